@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Consistent hashing, pure. A member of weight w has points in proportion to its weight (1 000 at weight 100); a point's place is
- * hash64(member id ‖ "#" ‖ number). A key belongs to the first point at or after its hash. Immutable after ring_new. */
+/* Consistent hashing, pure. A member of weight w has points in proportion to its weight (1 000 at
+ * weight 100); a point's place is hash64(member id ‖ "#" ‖ number). A key belongs to the first
+ * point at or after its hash. Immutable after ring_new. */
 #ifndef STOKE_COMMON_RING_H
 #define STOKE_COMMON_RING_H
 
 #include "common/base.h"
 
 struct ring;
-struct ring_node { const char *id; uint32_t weight; };	/* weight 0: no points */
+struct ring_node {
+	const char *id;
+	uint32_t weight;
+}; /* weight 0: no points */
 
 enum { RING_WEIGHT_UNIT = 100, RING_POINTS_PER_UNIT = 1000 };
 
-/* Copies what it needs; nodes are known by their index afterwards. Same ids and weights give the same ring whatever their order.
- * 0, -ENOMEM, -EINVAL (above 10 000 nodes or 4 000 000 points: weights are scaled down then, not refused) */
+/* Copies what it needs; nodes are known by their index afterwards. Same ids and weights give the
+ * same ring whatever their order. 0, -ENOMEM, -EINVAL (above 10 000 nodes or 4 000 000 points:
+ * weights are scaled down then, not refused) */
 int ring_new(const struct ring_node *nodes, size_t n, struct ring **ret);
 void ring_free(struct ring *r);
-/* up to max distinct nodes for the key, owner first, then successors in ring order; returns how many (0 on an empty ring) */
+/* up to max distinct nodes for the key, owner first, then successors in ring order; returns how
+ * many (0 on an empty ring) */
 size_t ring_find(const struct ring *r, uint64_t key_hash, uint32_t *ret_nodes, size_t max);
 
 #endif

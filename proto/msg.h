@@ -1,21 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bodies of frames <-> structs. Parsers return the bytes used, -EAGAIN (too short) or -EPROTO (refused); encoders write into buffers whose
- * size the header states and return the length. No allocation: texts point into the body. */
+/* Bodies of frames <-> structs. Parsers return the bytes used, -EAGAIN (too short) or -EPROTO
+ * (refused); encoders write into buffers whose size the header states and return the length. No
+ * allocation: texts point into the body. */
 #ifndef STOKE_PROTO_MSG_H
 #define STOKE_PROTO_MSG_H
 
 #include "proto/frame.h"
 
 enum {
-	MSG_KEY = 32, MSG_GET = 40, MSG_NONCE = 32, MSG_HMAC = 32,
-	MSG_NAME_MAX = 128,		/* group and node names */
-	MSG_HELLO_MAX = 1024, MSG_STAT = 64, MSG_REASON_MAX = 1024,
+	MSG_KEY = 32,
+	MSG_GET = 40,
+	MSG_NONCE = 32,
+	MSG_HMAC = 32,
+	MSG_NAME_MAX = 128, /* group and node names */
+	MSG_HELLO_MAX = 1024,
+	MSG_STAT = 64,
+	MSG_REASON_MAX = 1024,
 };
 
-/* which bytes: volume id ‖ slice ‖ index ‖ size, 32 bytes on the wire; digests are taken over exactly these */
-struct msg_key { uint8_t volume[16]; uint64_t slice; uint32_t index, size; };
+/* which bytes: volume id ‖ slice ‖ index ‖ size, 32 bytes on the wire; digests are taken over
+ * exactly these */
+struct msg_key {
+	uint8_t volume[16];
+	uint64_t slice;
+	uint32_t index, size;
+};
 /* range: off is a multiple of FRAME_PIECE, and so is len unless the range ends with the block */
-struct msg_get { struct msg_key key; uint32_t off, len; };
+struct msg_get {
+	struct msg_key key;
+	uint32_t off, len;
+};
 
 enum msg_role { ROLE_MOUNT = 1, ROLE_MEMBER = 2, ROLE_TOOL = 3 };
 
@@ -23,18 +37,27 @@ struct msg_hello {
 	uint8_t role, version_min, version_max;
 	uint8_t volume[16];
 	uint8_t nonce[MSG_NONCE];
-	const char *group, *node;	/* not NUL-terminated */
+	const char *group, *node; /* not NUL-terminated */
 	size_t group_len, node_len;
 };
-/* the daemon's: the same fields (version_min = version_max = chosen), then its proof; zeros on the unix socket */
-struct msg_welcome { struct msg_hello hello; uint8_t hmac[MSG_HMAC]; };
+/* the daemon's: the same fields (version_min = version_max = chosen), then its proof; zeros on the
+ * unix socket */
+struct msg_welcome {
+	struct msg_hello hello;
+	uint8_t hmac[MSG_HMAC];
+};
 
-struct msg_stat { uint64_t blocks, bytes, capacity_bytes, hits, misses, fills, evictions, uptime_us; };
+struct msg_stat {
+	uint64_t blocks, bytes, capacity_bytes, hits, misses, fills, evictions, uptime_us;
+};
 
 void msg_key_encode(const struct msg_key *k, uint8_t p[MSG_KEY]);
-ssize_t msg_key_decode(const uint8_t *p, size_t n, struct msg_key *ret);	/* size 0 or above FRAME_BLOCK_MAX: -EPROTO */
+ssize_t msg_key_decode(const uint8_t *p, size_t n,
+		       struct msg_key *ret); /* size 0 or above FRAME_BLOCK_MAX: -EPROTO */
 size_t msg_get_encode(const struct msg_get *g, uint8_t p[MSG_GET]);
-ssize_t msg_get_decode(const uint8_t *p, size_t n, struct msg_get *ret);	/* range outside the block or not whole pieces: -EPROTO */
+ssize_t
+msg_get_decode(const uint8_t *p, size_t n,
+	       struct msg_get *ret); /* range outside the block or not whole pieces: -EPROTO */
 size_t msg_hello_encode(const struct msg_hello *h, uint8_t p[MSG_HELLO_MAX]);
 ssize_t msg_hello_decode(const uint8_t *p, size_t n, struct msg_hello *ret);
 size_t msg_welcome_encode(const struct msg_welcome *w, uint8_t p[MSG_HELLO_MAX]);
@@ -44,7 +67,8 @@ ssize_t msg_stat_decode(const uint8_t *p, size_t n, struct msg_stat *ret);
 
 /* bytes of checksums behind len bytes of data */
 size_t msg_sums_len(size_t len);
-/* status of the wire <-> negative errno; FILLING is not an error and asserts. Unknown statuses become -EIO. */
+/* status of the wire <-> negative errno; FILLING is not an error and asserts. Unknown statuses
+ * become -EIO. */
 int msg_status_to_errno(unsigned status);
 unsigned msg_errno_to_status(int err);
 
