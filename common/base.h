@@ -13,7 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define container_of(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+/* by way of a number, so that type may be const where ptr is (-Wcast-qual) */
+#define container_of(ptr, type, member) ((type *)((uintptr_t)(ptr) - offsetof(type, member)))
 #define ARRAY_LEN(a)	(sizeof(a) / sizeof((a)[0]))
 #define MIN(a, b)	({ __typeof__(a) a_ = (a); __typeof__(b) b_ = (b); a_ < b_ ? a_ : b_; })
 #define MAX(a, b)	({ __typeof__(a) a_ = (a); __typeof__(b) b_ = (b); a_ > b_ ? a_ : b_; })
