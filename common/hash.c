@@ -43,8 +43,6 @@ static void table_make(void)
 			table[t][i] = (table[t - 1][i] >> 8) ^ table[0][table[t - 1][i] & 0xff];
 }
 
-uint32_t crc32c_soft(uint32_t crc, const void *data, size_t n);
-/* the table version, always there, so that tests can compare both */
 uint32_t crc32c_soft(uint32_t crc, const void *data, size_t n)
 {
 	const uint8_t *p = data;
