@@ -63,7 +63,8 @@ FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c)
 BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
 TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
 
-.PHONY: all deps demo check unit integration fuzz-replay fuzz lint analyze bench install clean help
+.PHONY: all deps demo check unit units-built integration fuzz-replay fuzzers-built fuzz lint analyze bench benches-built \
+	install clean help
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -89,7 +90,9 @@ $(B)/stoke: $(B)/obj/client/main.o $(call libs_of,client)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 $(B)/stoke-cached: $(B)/obj/cached/main.o $(call libs_of,cached)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
-$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(call libs_of,client)
+# without libFuzzer (every mode but fuzz) the corpus is replayed by a main of ours
+FUZZ_MAIN := $(if $(filter fuzz,$(MODE)),,$(B)/obj/tests/fuzz/replay.o)
+$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN) $(call libs_of,client)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(FUZZ_LINK) -o $@ $^ $(PKG_LIBS)
 $(B)/bench/%: $(B)/obj/bench/%.o $(call libs_of,client)
@@ -100,3 +103,65 @@ $(B)/tools/%: $(B)/obj/tests/tools/%.o
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+
+# --- what people call ---
+
+# Debian 12 and Ubuntu 24.04 have them all under these names; the sanitizers' runtime of clang is found by its default version
+DEPS_BUILD := build-essential pkg-config libevent-dev libhiredis-dev libcurl4-openssl-dev libssl-dev libxxhash-dev \
+	libfuse3-dev fuse3 libjansson-dev liblz4-dev libzstd-dev
+DEPS_DEMO := redis-server radosgw ceph-mon ceph-osd ceph-common curl python3 python3-redis procps
+DEPS_CHECK := libcmocka-dev clang clang-tidy clang-format cppcheck python3-pytest python3-pytest-timeout python3-boto3 \
+	python3-venv iproute2 attr
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+deps:            ## install what building, the demo and the checks need (Debian 12, Ubuntu 24.04)
+	$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK)
+
+demo:            ## the main job on real data: three daemons, two mounts, one killed; KEEP=1 leaves it up, DATA=DIR copies yours
+	$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO)
+	$(MAKE) MODE=release all
+	$(PYTHON) tests/demo.py --bin $(O)/release
+
+check:           ## everything that must hold: units (debug, asan, tsan), fuzz corpus, lint, analysis, integration
+	$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK)
+	$(PYTHON) tests/check.py --build $(O)
+
+unit: $(UNITS)   ## build and run the unit tests of MODE
+	$(PYTHON) tests/check.py --build $(O) --only units --mode $(MODE)
+
+units-built: $(UNITS)
+benches-built: $(BENCHES)
+
+fuzz-replay: $(FUZZERS) ## run the fuzzers over their corpus (MODE=asan)
+	$(PYTHON) tests/check.py --build $(O) --only fuzz --mode $(MODE)
+fuzzers-built: $(FUZZERS)
+
+fuzz:            ## fuzz each parser for TIME seconds (default 60) with libFuzzer
+	$(MAKE) MODE=fuzz FUZZ_LINK=-fsanitize=fuzzer fuzzers-built
+	for f in tests/fuzz/fuzz_*.c; do n=$$(basename $$f .c); $(O)/fuzz/fuzz/$$n -max_total_time=$(or $(TIME),60) \
+		-artifact_prefix=$(O)/fuzz/ tests/fuzz/corpus/$${n#fuzz_} || exit 1; done
+
+integration: all ## the real programs with a real Redis, a real S3 and the real JuiceFS
+	STOKE_BIN=$(abspath $(B)) $(PYTHON) -m pytest -q tests/integration $(ARGS)
+
+lint:            ## include arrows, library walls, format, each header alone
+	$(PYTHON) tests/lint.py
+
+analyze:         ## clang -Wthread-safety, clang --analyze, clang-tidy, cppcheck
+	CPPFLAGS='$(filter-out -MMD -MP,$(CPPFLAGS))' sh tests/analyze.sh
+
+bench:           ## what the README's numbers come from
+	$(MAKE) MODE=release all benches-built
+	$(PYTHON) bench/run.py --bin $(O)/release $(ARGS)
+
+install: all     ## into PREFIX (default /usr/local); build with MODE=release
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(wildcard docs/man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
+
+clean:           ## remove what was built
+	rm -rf $(O)
+
+help:            ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "  %-12s %s\n", $$1, $$2}'
+	@echo "  MODE=debug|release|asan|tsan|fuzz|cov   O=build"

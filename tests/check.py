@@ -1,0 +1,156 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""make check: runs every stage, shows what failed, and closes with one line: N passed, N failed, N skipped.
+
+A stage is counted in tests: cmocka's, pytest's, one a fuzzer, one for lint, one for analysis. What could not run is said and counted as skipped."""
+import argparse
+import glob
+import os
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PASSED = FAILED = SKIPPED = 0
+NOTES = []
+
+
+def count(passed=0, failed=0, skipped=0):
+    global PASSED, FAILED, SKIPPED
+    PASSED += passed
+    FAILED += failed
+    SKIPPED += skipped
+
+
+def say(text):
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", flush=True)
+
+
+def make(build, mode, *targets):
+    r = subprocess.run(["make", "-s", f"-j{os.cpu_count()}", f"O={build}", f"MODE={mode}", *targets], cwd=TOP, text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if r.returncode:
+        print(r.stdout[-8000:])
+        say(f"FAILED make MODE={mode} {' '.join(targets)}")
+        count(failed=1)
+    return r.returncode == 0
+
+
+def sanitizer_env():
+    env = dict(os.environ)
+    env["ASAN_OPTIONS"] = "abort_on_error=1:detect_stack_use_after_return=1:allocator_may_return_null=1"
+    env["UBSAN_OPTIONS"] = "print_stacktrace=1:halt_on_error=1"
+    env["TSAN_OPTIONS"] = "halt_on_error=1:second_deadlock_stack=1"
+    return env
+
+
+def units(build, mode):
+    if not make(build, mode, "units-built"):
+        return
+    t0, before = time.time(), (PASSED, FAILED, SKIPPED)
+    for path in sorted(glob.glob(f"{build}/{mode}/unit/*/test_*")):
+        name = f"{mode} {os.path.relpath(path, f'{build}/{mode}/unit')}"
+        try:
+            r = subprocess.run([path], cwd=TOP, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
+                               env=sanitizer_env(), errors="replace")
+        except subprocess.TimeoutExpired as e:
+            print((e.stdout or b"").decode(errors="replace")[-4000:])
+            say(f"FAILED {name}: no end after 240 s")
+            count(failed=1)
+            continue
+        passed, failed, skipped = (sum(int(n) for n in re.findall(rf"\[\s*{word}\s*\] (\d+) test\(s\)[.,]", r.stdout))
+                                   for word in ("PASSED", "FAILED", "SKIPPED"))
+        if r.returncode and not failed:
+            failed = 1
+        if failed or passed + skipped == 0:
+            failed = max(failed, 1)
+            print(r.stdout[-6000:])
+            say(f"FAILED {name}")
+        if skipped:
+            NOTES.append(f"{name}: {skipped} skipped")
+        count(passed, failed, skipped)
+    say(f"units {mode}: {PASSED - before[0]} passed, {FAILED - before[1]} failed, {SKIPPED - before[2]} skipped, {time.time() - t0:.0f} s")
+
+
+def fuzz(build, mode):
+    if not make(build, mode, "fuzzers-built"):
+        return
+    for path in sorted(glob.glob(f"{build}/{mode}/fuzz/fuzz_*")):
+        name = os.path.basename(path)
+        corpus = f"tests/fuzz/corpus/{name[5:]}"
+        r = subprocess.run([path, corpus], cwd=TOP, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
+                           env=sanitizer_env(), errors="replace")
+        if r.returncode:
+            print(r.stdout[-4000:])
+            say(f"FAILED {name} over {corpus}")
+        count(passed=r.returncode == 0, failed=r.returncode != 0)
+    say("fuzz corpus replayed")
+
+
+def step(name, *command, env=None):
+    t0 = time.time()
+    r = subprocess.run(command, cwd=TOP, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, errors="replace")
+    if r.returncode:
+        print(r.stdout[-8000:])
+    say(f"{'FAILED ' if r.returncode else ''}{name}: {time.time() - t0:.0f} s")
+    count(passed=r.returncode == 0, failed=r.returncode != 0)
+
+
+def integration(build, mode, args):
+    if not make(build, mode, "all"):
+        return
+    t0 = time.time()
+    xml = os.path.abspath(f"{build}/integration.xml")
+    env = dict(os.environ, STOKE_BIN=os.path.abspath(f"{build}/{mode}"))
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=300", f"--junitxml={xml}",
+                    "-o", "junit_family=xunit2", "tests/integration", *args], cwd=TOP, env=env)
+    try:
+        suites = ET.parse(xml).getroot().iter("testsuite")
+    except (OSError, ET.ParseError) as e:
+        say(f"FAILED integration: no result: {e}")
+        count(failed=1)
+        return
+    for s in suites:
+        failed = int(s.get("failures")) + int(s.get("errors"))
+        skipped = int(s.get("skipped"))
+        count(int(s.get("tests")) - failed - skipped, failed, skipped)
+        for case in s.iter("testcase"):
+            if case.find("skipped") is not None:
+                NOTES.append(f"{case.get('name')}: {case.find('skipped').get('message')}")
+    say(f"integration: {time.time() - t0:.0f} s")
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__)
+    ap.add_argument("--build", default="build")
+    ap.add_argument("--mode", default="debug", help="of --only units and --only fuzz")
+    ap.add_argument("--only", choices=["units", "fuzz", "lint", "analyze", "integration"])
+    ap.add_argument("args", nargs="*", help="handed to pytest")
+    a = ap.parse_args()
+    if a.only == "units":
+        units(a.build, a.mode)
+    elif a.only == "fuzz":
+        fuzz(a.build, a.mode)
+    elif a.only == "lint":
+        step("lint", sys.executable, "tests/lint.py")
+    elif a.only == "analyze":
+        step("analyze", "make", "-s", "analyze")
+    elif a.only == "integration":
+        integration(a.build, a.mode, a.args)
+    else:
+        step("lint", sys.executable, "tests/lint.py")
+        for mode in ("debug", "asan", "tsan"):
+            units(a.build, mode)
+        fuzz(a.build, "asan")
+        step("analyze", "make", "-s", "analyze")
+        integration(a.build, "release", a.args)
+    for note in NOTES:
+        print(f"skipped: {note}")
+    print(f"{PASSED} passed, {FAILED} failed, {SKIPPED} skipped")
+    return 1 if FAILED or PASSED == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* First byte: which body. What decodes must encode to the same bytes again. */
+#include "common/base.h"
+#include "proto/msg.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	uint8_t p[MSG_HELLO_MAX];
+	struct msg_key k;
+	struct msg_get g;
+	struct msg_welcome w;
+	struct msg_stat s;
+	ssize_t used;
+
+	if (n == 0)
+		return 0;
+	n--;
+	switch (*data++ % 4) {
+	case 0:
+		if ((used = msg_key_decode(data, n, &k)) > 0) {
+			msg_key_encode(&k, p);
+			assert(memcmp(p, data, (size_t)used) == 0);
+		}
+		break;
+	case 1:
+		if ((used = msg_get_decode(data, n, &g)) > 0) {
+			assert(g.off + g.len <= g.key.size && g.len > 0);
+			assert(msg_get_encode(&g, p) == (size_t)used &&
+			       memcmp(p, data, (size_t)used) == 0);
+		}
+		break;
+	case 2:
+		if ((used = msg_welcome_decode(data, n, &w)) > 0)
+			assert(msg_welcome_encode(&w, p) == (size_t)used &&
+			       memcmp(p, data, (size_t)used) == 0);
+		break;
+	default:
+		if ((used = msg_stat_decode(data, n, &s)) > 0)
+			assert(msg_stat_encode(&s, p) == (size_t)used &&
+			       memcmp(p, data, (size_t)used) == 0);
+	}
+	return 0;
+}
