@@ -24,9 +24,9 @@ bool loop_is_mine(const struct loop *l);
 /* storage for libevent's struct event, so that its headers stay in loop.c (size checked there) */
 struct loop_event { alignas(16) unsigned char space[160]; };
 
-struct loop_timer { struct loop_event ev; struct loop *loop; void (*fn)(struct loop_timer *t); bool pending; };
+struct loop_timer { struct loop_event ev; struct loop *loop; void (*fn)(struct loop_timer *t); uint64_t due_us; bool pending; };
 void loop_timer_init(struct loop_timer *t, struct loop *l, void (*fn)(struct loop_timer *t));
-/* once, after us; a pending timer is moved */
+/* once, after us (never earlier by clock_us); a pending timer is moved */
 void loop_timer_start(struct loop_timer *t, uint64_t us);
 /* after it returns fn does not run */
 void loop_timer_stop(struct loop_timer *t);
