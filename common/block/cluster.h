@@ -7,7 +7,7 @@
 #include "common/mtx.h"
 #include "common/ring.h"
 
-enum { MEMBER_ID_MAX = 64, MEMBER_ADDR_MAX = 108, CLUSTER_MEMBERS_MAX = 10000 };
+enum { MEMBER_ID_MAX = 64, MEMBER_ADDR_MAX = 108, CLUSTER_MEMBERS_MAX = 10000, MEMBER_WEIGHT_MAX = 100000 };
 enum member_state { MEMBER_JOINING = 1, MEMBER_ACTIVE = 2, MEMBER_DRAINING = 3 };
 
 struct member {
@@ -28,7 +28,9 @@ struct cluster {			/* read only */
 	uint32_t *ring_member, *holder_member;
 };
 
-/* copies members; NULL: no memory */
+/* what came from outside: id and addr are printable texts that end, a socket path has port 0 and nothing else has, weight and state are in range */
+bool member_valid(const struct member *m);
+/* copies members (valid, ids unique); NULL: no memory */
 struct cluster *cluster_new(uint64_t version, const struct member *members, size_t n);
 struct cluster *cluster_ref(struct cluster *c);
 void cluster_unref(struct cluster *c);

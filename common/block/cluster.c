@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Members and their two rings as one immutable snapshot, its wire form, and the place where the
+ *current one hangs. Any thread; the count is atomic, the view has a leaf lock.
+ *
+ * Wire form (body of a RING answer), big-endian:
+ *	version 8 ‖ number of members 4 ‖ per member, ascending by id:
+ *	state 1 ‖ weight 4 ‖ port 2 ‖ id length 1 ‖ addr length 1 ‖ id ‖ addr */
+#include "common/block/cluster.h"
+
+#include "common/str.h"
+
+enum { WIRE_HEAD = 12, WIRE_MEMBER = 9 };
+
+bool member_valid(const struct member *m)
+{
+	size_t id = strnlen(m->id, sizeof(m->id)), addr = strnlen(m->addr, sizeof(m->addr));
+
+	if (id == 0 || id == sizeof(m->id) || addr == 0 || addr == sizeof(m->addr))
+		return false;
+	for (size_t i = 0; i < id; i++)
+		if ((unsigned char)m->id[i] <= ' ' || m->id[i] == 127)
+			return false;
+	for (size_t i = 0; i < addr; i++)
+		if ((unsigned char)m->addr[i] <= ' ' || m->addr[i] == 127)
+			return false;
+	if ((m->addr[0] == '/') != (m->port == 0))
+		return false;
+	return m->weight <= MEMBER_WEIGHT_MAX && m->state >= MEMBER_JOINING &&
+	       m->state <= MEMBER_DRAINING;
+}
+
+static int member_cmp(const void *a, const void *b)
+{
+	return strcmp(((const struct member *)a)->id, ((const struct member *)b)->id);
+}
+
+/* a ring of the members whose state is a or b; map: ring index -> member index */
+static int cluster_ring(const struct cluster *c, enum member_state a, enum member_state b,
+			struct ring **ret, uint32_t **ret_map)
+{
+	_cleanup_(freep) struct ring_node *nodes = calloc(c->n + 1, sizeof(*nodes));
+	_cleanup_(freep) uint32_t *map = calloc(c->n + 1, sizeof(*map));
+	size_t n = 0;
+	int r;
+
+	if (!nodes || !map)
+		return -ENOMEM;
+	for (size_t i = 0; i < c->n; i++) {
+		const struct member *m = &c->members[i];
+
+		if ((m->state != a && m->state != b) || m->weight == 0)
+			continue;
+		nodes[n].id = m->id;
+		nodes[n].weight = m->weight;
+		map[n++] = (uint32_t)i;
+	}
+	r = ring_new(nodes, n, ret);
+	if (r < 0)
+		return r;
+	*ret_map = TAKE_PTR(map);
+	return 0;
+}
+
+static void cluster_free(struct cluster *c)
+{
+	if (!c)
+		return;
+	ring_free(c->ring);
+	ring_free(c->holders);
+	free(c->ring_member);
+	free(c->holder_member);
+	free(c->members);
+	free(c);
+}
+
+static void cluster_freep(struct cluster **c)
+{
+	cluster_free(*c);
+}
+
+struct cluster *cluster_new(uint64_t version, const struct member *members, size_t n)
+{
+	_cleanup_(cluster_freep) struct cluster *c = calloc(1, sizeof(*c));
+
+	assert(n <= CLUSTER_MEMBERS_MAX);
+	if (!c)
+		return NULL;
+	c->refs = 1;
+	c->version = version;
+	c->n = n;
+	c->members = calloc(n + 1, sizeof(*c->members));
+	if (!c->members)
+		return NULL;
+	if (n > 0)
+		memcpy(c->members, members, n * sizeof(*members));
+	qsort(c->members, n, sizeof(*c->members), member_cmp);
+	for (size_t i = 1; i < n; i++)
+		assert(member_cmp(&c->members[i - 1], &c->members[i]) < 0);
+	if (cluster_ring(c, MEMBER_JOINING, MEMBER_ACTIVE, &c->ring, &c->ring_member) < 0 ||
+	    cluster_ring(c, MEMBER_ACTIVE, MEMBER_DRAINING, &c->holders, &c->holder_member) < 0)
+		return NULL;
+	return TAKE_PTR(c);
+}
+
+struct cluster *cluster_ref(struct cluster *c)
+{
+	__atomic_fetch_add(&c->refs, 1, __ATOMIC_RELAXED);
+	return c;
+}
+
+void cluster_unref(struct cluster *c)
+{
+	if (c && __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL) == 0)
+		cluster_free(c);
+}
+
+static size_t cluster_find_in(const struct ring *ring, const uint32_t *map,
+			      const struct block_key *k, uint32_t *ret, size_t max)
+{
+	size_t n = ring_find(ring, k->digest, ret, max);
+
+	for (size_t i = 0; i < n; i++)
+		ret[i] = map[ret[i]];
+	return n;
+}
+
+size_t cluster_find(const struct cluster *c, const struct block_key *k, uint32_t *ret, size_t max)
+{
+	return cluster_find_in(c->ring, c->ring_member, k, ret, max);
+}
+
+size_t cluster_find_holders(const struct cluster *c, const struct block_key *k, uint32_t *ret,
+			    size_t max)
+{
+	return cluster_find_in(c->holders, c->holder_member, k, ret, max);
+}
+
+int cluster_index(const struct cluster *c, const char *id)
+{
+	size_t lo = 0, hi = c->n;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		int d = strcmp(c->members[mid].id, id);
+
+		if (d == 0)
+			return (int)mid;
+		if (d < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return -1;
+}
+
+static void put_be(uint8_t *p, uint64_t v, unsigned bytes)
+{
+	for (unsigned i = 0; i < bytes; i++)
+		p[i] = (uint8_t)(v >> (8 * (bytes - 1 - i)));
+}
+
+static uint64_t get_be(const uint8_t *p, unsigned bytes)
+{
+	uint64_t v = 0;
+
+	for (unsigned i = 0; i < bytes; i++)
+		v = v << 8 | p[i];
+	return v;
+}
+
+int cluster_encode(const struct cluster *c, struct str *out)
+{
+	uint8_t head[WIRE_HEAD];
+
+	put_be(head, c->version, 8);
+	put_be(head + 8, c->n, 4);
+	str_addn(out, head, sizeof(head));
+	for (size_t i = 0; i < c->n; i++) {
+		const struct member *m = &c->members[i];
+		size_t id = strlen(m->id), addr = strlen(m->addr);
+		uint8_t b[WIRE_MEMBER];
+
+		b[0] = (uint8_t)m->state;
+		put_be(b + 1, m->weight, 4);
+		put_be(b + 5, m->port, 2);
+		b[7] = (uint8_t)id;
+		b[8] = (uint8_t)addr;
+		str_addn(out, b, sizeof(b));
+		str_addn(out, m->id, id);
+		str_addn(out, m->addr, addr);
+	}
+	return str_error(out);
+}
+
+/* bytes used, or -EPROTO */
+static ssize_t member_decode(const uint8_t *p, size_t n, struct member *m)
+{
+	size_t id, addr;
+
+	if (n < WIRE_MEMBER)
+		return -EPROTO;
+	id = p[7];
+	addr = p[8];
+	if (id >= sizeof(m->id) || addr >= sizeof(m->addr) || n - WIRE_MEMBER < id + addr)
+		return -EPROTO;
+	memset(m, 0, sizeof(*m));
+	if (p[0] < MEMBER_JOINING || p[0] > MEMBER_DRAINING)
+		return -EPROTO;
+	m->state = (enum member_state)p[0];
+	m->weight = (uint32_t)get_be(p + 1, 4);
+	m->port = (uint16_t)get_be(p + 5, 2);
+	memcpy(m->id, p + WIRE_MEMBER, id);
+	memcpy(m->addr, p + WIRE_MEMBER + id, addr);
+	if (strlen(m->id) != id || strlen(m->addr) != addr || !member_valid(m))
+		return -EPROTO;
+	return (ssize_t)(WIRE_MEMBER + id + addr);
+}
+
+int cluster_decode(const uint8_t *p, size_t n, struct cluster **ret)
+{
+	_cleanup_(freep) struct member *m = NULL;
+	struct cluster *c;
+	uint64_t version;
+	size_t count;
+
+	if (n < WIRE_HEAD)
+		return -EPROTO;
+	version = get_be(p, 8);
+	count = (size_t)get_be(p + 8, 4);
+	p += WIRE_HEAD;
+	n -= WIRE_HEAD;
+	if (count > CLUSTER_MEMBERS_MAX || count > n / WIRE_MEMBER)
+		return -EPROTO;
+	m = calloc(count + 1, sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	for (size_t i = 0; i < count; i++) {
+		ssize_t used = member_decode(p, n, &m[i]);
+
+		if (used < 0 || (i > 0 && member_cmp(&m[i - 1], &m[i]) >= 0))
+			return -EPROTO;
+		p += used;
+		n -= (size_t)used;
+	}
+	if (n != 0)
+		return -EPROTO;
+	c = cluster_new(version, m, count);
+	if (!c)
+		return -ENOMEM;
+	*ret = c;
+	return 0;
+}
+
+void cluster_view_init(struct cluster_view *v)
+{
+	mtx_init(&v->lock);
+	v->current = NULL;
+}
+
+void cluster_view_fini(struct cluster_view *v)
+{
+	cluster_unref(TAKE_PTR(v->current));
+	mtx_fini(&v->lock);
+}
+
+struct cluster *cluster_view_get(struct cluster_view *v)
+{
+	struct cluster *c;
+
+	mtx_lock(&v->lock);
+	c = v->current ? cluster_ref(v->current) : NULL;
+	mtx_unlock(&v->lock);
+	return c;
+}
+
+void cluster_view_set(struct cluster_view *v, struct cluster *c)
+{
+	struct cluster *old;
+
+	mtx_lock(&v->lock);
+	old = v->current;
+	v->current = c;
+	mtx_unlock(&v->lock);
+	cluster_unref(old);
+}
