@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether a reader is sequential, and which blocks it will want. One struct readahead per open file
+ * handle; pure, not locked.
+ *
+ * A handle has RA_SESSIONS streams. A read belongs to the stream whose end it lies near; else it
+ * starts a new one in place of the one unused for longest. A stream at offset 0, or with a second
+ * read near its end, is sequential: it has a window, which starts at one block and doubles with
+ * what was read up to max_window. Until then it is random and nothing is fetched that was not asked
+ * for. */
+#ifndef STOKE_CLIENT_READAHEAD_H
+#define STOKE_CLIENT_READAHEAD_H
+
+#include "common/base.h"
+
+enum { RA_SESSIONS = 2 };
+
+struct ra_session {
+	uint64_t end;	       /* of the furthest read */
+	uint64_t total;	       /* bytes read in sequence */
+	uint64_t window;       /* 0: random so far */
+	uint64_t ahead;	       /* end of what was planned ahead */
+	uint64_t top, entered; /* bit i of entered: block top - i was planned as a current one (top:
+				  in blocks) */
+	uint64_t used;	       /* tick of the last read; 0: free */
+};
+struct readahead {
+	uint32_t block_size;
+	uint64_t max_window; /* 0: never reads ahead */
+	uint64_t tick;
+	struct ra_session session[RA_SESSIONS];
+};
+
+struct ra_range {
+	uint64_t off, len;
+};
+struct ra_plan {
+	bool random;	       /* fetch the range asked for alone */
+	struct ra_range now;   /* the blocks that this read enters; len 0: none */
+	struct ra_range ahead; /* blocks behind them that were not planned yet; len 0: none */
+};
+
+/* block_size: a power of two. A max_window below one block turns reading ahead off */
+void readahead_init(struct readahead *ra, uint32_t block_size, uint64_t max_window);
+/* A read of [off, off + len) of a file of length bytes, len > 0. Ranges begin at multiples of the
+ * block size and end at one or at the end of the file. At most budget bytes (rounded down to
+ * blocks) are planned ahead now; what was left out is planned by a later read. */
+void readahead_plan(struct readahead *ra, uint64_t off, uint32_t len, uint64_t length,
+		    uint64_t budget, struct ra_plan *ret);
+
+#endif
