@@ -10,9 +10,10 @@
 #include "common/list.h"
 
 struct pool;
-struct buf { struct pool *pool; unsigned char *mem; size_t cap; unsigned refs; enum pool_class klass; struct list_node free_link, age_link; };
 
 enum pool_class { POOL_DEMAND, POOL_UPLOAD, POOL_PREFETCH, POOL_CLASSES };
+
+struct buf { struct pool *pool; unsigned char *mem; size_t cap; unsigned refs; enum pool_class klass; struct list_node free_link, age_link; };
 
 struct pool_wait {
 	struct list_node link;
