@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order of answers and the version of cached pages, per inode. Any thread; one leaf lock over a
+ * hash table and a list in order of use. An entry is made by the first call that has something to
+ * remember. */
+#include "client/attrcache.h"
+
+#include "common/hashmap.h"
+#include "common/list.h"
+#include "common/mtx.h"
+
+struct pages {
+	bool known;
+	struct time_ns mtime, ctime;
+	uint64_t length;
+};
+
+struct known {
+	struct hash_node node;
+	struct list_node used;
+	uint64_t inode;
+	uint64_t asked_us;   /* the newest answer's question */
+	uint64_t changed_us; /* our last change; 0: none */
+	struct pages pages;
+};
+
+struct attrcache {
+	struct mtx lock;
+	struct hashmap map;
+	struct list_node used; /* oldest first */
+	size_t max;
+};
+
+static uint64_t inode_hash(uint64_t inode)
+{
+	return inode * UINT64_C(0x9E3779B97F4A7C15);
+}
+
+static bool inode_eq(const struct hash_node *n, const void *key)
+{
+	return container_of(n, const struct known, node)->inode == *(const uint64_t *)key;
+}
+
+int attrcache_new(size_t max, struct attrcache **ret)
+{
+	struct attrcache *c = calloc(1, sizeof(*c));
+
+	assert(max > 0);
+	if (!c)
+		return -ENOMEM;
+	if (hashmap_init(&c->map, 1024) < 0) {
+		free(c);
+		return -ENOMEM;
+	}
+	mtx_init(&c->lock);
+	list_init(&c->used);
+	c->max = max;
+	*ret = c;
+	return 0;
+}
+
+void attrcache_free(struct attrcache *c)
+{
+	struct list_node *n;
+
+	if (!c)
+		return;
+	while ((n = list_pop(&c->used)))
+		free(container_of(n, struct known, used));
+	hashmap_fini(&c->map);
+	mtx_fini(&c->lock);
+	free(c);
+}
+
+/* found and moved to the young end, or NULL */
+static struct known *find_locked(struct attrcache *c, uint64_t inode) REQUIRES(c->lock)
+{
+	struct hash_node *n = hashmap_find(&c->map, inode_hash(inode), inode_eq, &inode);
+	struct known *k;
+
+	if (!n)
+		return NULL;
+	k = container_of(n, struct known, node);
+	list_del(&k->used);
+	list_add_tail(&c->used, &k->used);
+	return k;
+}
+
+/* found or made; at the limit the oldest entry is used again. NULL: no memory */
+static struct known *get_locked(struct attrcache *c, uint64_t inode) REQUIRES(c->lock)
+{
+	struct known *k = find_locked(c, inode);
+
+	if (k)
+		return k;
+	if (c->map.count >= c->max) {
+		k = container_of(list_pop(&c->used), struct known, used);
+		hashmap_del(&c->map, &k->node);
+		memset(k, 0, sizeof(*k));
+	} else {
+		k = calloc(1, sizeof(*k));
+		if (!k)
+			return NULL;
+	}
+	k->inode = inode;
+	hashmap_add(&c->map, &k->node, inode_hash(inode));
+	list_add_tail(&c->used, &k->used);
+	return k;
+}
+
+bool attrcache_seen(struct attrcache *c, uint64_t inode, uint64_t asked_us)
+{
+	struct known *k;
+	bool newest = true;
+
+	mtx_lock(&c->lock);
+	k = get_locked(c, inode);
+	if (k) {
+		newest = asked_us >= k->asked_us && (!k->changed_us || asked_us > k->changed_us);
+		if (newest)
+			k->asked_us = asked_us;
+	}
+	mtx_unlock(&c->lock);
+	return newest;
+}
+
+void attrcache_changed(struct attrcache *c, uint64_t inode, uint64_t now_us)
+{
+	struct known *k;
+
+	mtx_lock(&c->lock);
+	k = get_locked(c, inode);
+	if (k)
+		k->changed_us = MAX(k->changed_us, now_us);
+	mtx_unlock(&c->lock);
+}
+
+bool attrcache_changed_since(struct attrcache *c, uint64_t inode, uint64_t since_us)
+{
+	struct known *k;
+	bool changed;
+
+	mtx_lock(&c->lock);
+	k = find_locked(c, inode);
+	changed = k && k->changed_us && k->changed_us >= since_us;
+	mtx_unlock(&c->lock);
+	return changed;
+}
+
+static bool time_eq(const struct time_ns *a, const struct time_ns *b)
+{
+	return a->sec == b->sec && a->nsec == b->nsec;
+}
+
+bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct attr *a)
+{
+	struct known *k;
+	bool match = false;
+
+	mtx_lock(&c->lock);
+	k = get_locked(c, inode);
+	if (k) {
+		match = k->pages.known && time_eq(&k->pages.mtime, &a->mtime) &&
+			time_eq(&k->pages.ctime, &a->ctime) && k->pages.length == a->length;
+		k->pages = (struct pages){true, a->mtime, a->ctime, a->length};
+	}
+	mtx_unlock(&c->lock);
+	return match;
+}
+
+void attrcache_pages_forget(struct attrcache *c, uint64_t inode)
+{
+	struct known *k;
+
+	mtx_lock(&c->lock);
+	k = find_locked(c, inode);
+	if (k)
+		k->pages.known = false;
+	mtx_unlock(&c->lock);
+}

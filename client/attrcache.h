@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this mount knows of inodes beyond the kernel's own caches. Attributes themselves are cached
+ *by the kernel, for the time it was given; this table keeps what must outlive that:
+ *	- order: an answer of the metadata engine that was asked for before a newer one, or before a
+ *change made here, is stale and must not be passed on (to readers, or to the kernel by a directory
+ *snapshot);
+ *	- identity of pages: the file version (inode, ctime, mtime, length) whose bytes the kernel's
+ *page cache may hold. Bounded: the inode that was used longest ago is forgotten, which costs a
+ *dropped page cache at its next open. Thread-safe. */
+#ifndef STOKE_CLIENT_ATTRCACHE_H
+#define STOKE_CLIENT_ATTRCACHE_H
+
+#include "client/meta/attr.h"
+
+struct attrcache;
+
+/* max: inodes remembered, at least 1. 0 or -ENOMEM */
+int attrcache_new(size_t max, struct attrcache **ret);
+void attrcache_free(struct attrcache *c);
+
+/* An answer about inode that was asked for at asked_us (before the question left) is here: true
+ * when nothing newer is known. */
+bool attrcache_seen(struct attrcache *c, uint64_t inode, uint64_t asked_us);
+/* this mount changed the inode (its attributes, its data, or the names in it) just now */
+void attrcache_changed(struct attrcache *c, uint64_t inode, uint64_t now_us);
+/* true when this mount changed the inode at or after since_us */
+bool attrcache_changed_since(struct attrcache *c, uint64_t inode, uint64_t since_us);
+
+/* An open saw attributes a: true when the kernel's pages, if it has some, are of this very version.
+ * Remembers a as the pages' version from now on, because the kernel drops them when the answer was
+ * false. */
+bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct attr *a);
+/* the pages' version is unknown from now on (data changed here) */
+void attrcache_pages_forget(struct attrcache *c, uint64_t inode);
+
+#endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "client/attrcache.h"
+
+static struct attr version(int64_t ctime, int64_t mtime, uint64_t length)
+{
+	return (struct attr){
+		.type = INODE_FILE, .length = length, .mtime = {mtime, 7}, .ctime = {ctime, 9}};
+}
+
+static struct attrcache *make(size_t max)
+{
+	struct attrcache *c;
+
+	assert_int_equal(attrcache_new(max, &c), 0);
+	return c;
+}
+
+static void an_answer_asked_before_a_newer_one_is_stale(void **state)
+{
+	struct attrcache *c = make(8);
+
+	(void)state;
+	assert_true(attrcache_seen(c, 5, 100));
+	assert_true(attrcache_seen(c, 5, 300));
+	assert_false(attrcache_seen(c, 5, 200));
+	assert_true(attrcache_seen(c, 6, 200));
+	assert_true(attrcache_seen(c, 5, 300));
+	attrcache_free(c);
+}
+
+static void an_answer_asked_before_our_change_is_stale(void **state)
+{
+	struct attrcache *c = make(8);
+
+	(void)state;
+	attrcache_changed(c, 5, 200);
+	assert_false(attrcache_seen(c, 5, 150));
+	assert_false(attrcache_seen(c, 5, 200));
+	assert_true(attrcache_seen(c, 5, 201));
+	assert_true(attrcache_changed_since(c, 5, 200));
+	assert_true(attrcache_changed_since(c, 5, 100));
+	assert_false(attrcache_changed_since(c, 5, 201));
+	assert_false(attrcache_changed_since(c, 9, 0));
+	attrcache_free(c);
+}
+
+static void pages_are_kept_only_for_the_very_same_version(void **state)
+{
+	struct attrcache *c = make(8);
+	struct attr a = version(10, 10, 100), same_mtime = version(11, 10, 100);
+	struct attr longer = version(11, 10, 101);
+
+	(void)state;
+	assert_false(attrcache_pages_match(c, 5, &a)); /* nothing known */
+	assert_true(attrcache_pages_match(c, 5, &a));
+	/* rewritten with its mtime put back: only ctime tells */
+	assert_false(attrcache_pages_match(c, 5, &same_mtime));
+	assert_true(attrcache_pages_match(c, 5, &same_mtime));
+	assert_false(attrcache_pages_match(c, 5, &longer));
+	attrcache_pages_forget(c, 5);
+	assert_false(attrcache_pages_match(c, 5, &longer));
+	attrcache_free(c);
+}
+
+static void the_oldest_inode_is_forgotten_at_the_limit(void **state)
+{
+	struct attrcache *c = make(3);
+	struct attr a = version(1, 1, 1);
+
+	(void)state;
+	for (uint64_t i = 1; i <= 3; i++)
+		assert_false(attrcache_pages_match(c, i, &a));
+	assert_true(attrcache_pages_match(c, 1, &a)); /* used again: 2 is the oldest now */
+	assert_false(attrcache_pages_match(c, 4, &a));
+	assert_true(attrcache_pages_match(c, 1, &a));
+	assert_true(attrcache_pages_match(c, 3, &a));
+	assert_false(attrcache_pages_match(c, 2, &a));
+	attrcache_free(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(an_answer_asked_before_a_newer_one_is_stale),
+		cmocka_unit_test(an_answer_asked_before_our_change_is_stale),
+		cmocka_unit_test(pages_are_kept_only_for_the_very_same_version),
+		cmocka_unit_test(the_oldest_inode_is_forgotten_at_the_limit),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
