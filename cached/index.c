@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Key -> place, sharded. No thread of its own. An entry is in its shard's table from begin to abort
+ * or gone, and in a policy only while present. */
+#include "cached/index.h"
+
+#include <stdatomic.h>
+
+#include "common/hashmap.h"
+#include "common/mtx.h"
+
+enum { SHARD_BITS = 4, SHARDS = 1 << SHARD_BITS };
+enum entry_state { ENTRY_WRITING, ENTRY_PRESENT, ENTRY_LEAVING };
+
+struct entry {
+	struct hash_node node; /* hash: the key's digest */
+	struct evict_node rank;
+	uint64_t slice;
+	uint32_t index, size;
+	uint8_t disk, state;
+};
+
+struct shard {
+	struct mtx lock;
+	struct hash128 volume;
+	struct hashmap map;
+	struct evict **policy; /* one per disk */
+	uint64_t present;
+};
+
+struct index {
+	unsigned n_disks;
+	atomic_uint next_shard[INDEX_DISKS_MAX]; /* where the next victim of a disk is looked for */
+	struct shard shard[SHARDS];
+};
+
+static struct shard *shard_of(struct index *ix, const struct block_key *k)
+{
+	return &ix->shard[k->digest >> (64 - SHARD_BITS)];
+}
+
+static bool entry_eq(const struct hash_node *n, const void *key)
+{
+	const struct entry *e = container_of(n, const struct entry, node);
+	const struct block_key *k = key;
+
+	return e->slice == k->slice && e->index == k->index && e->size == k->size;
+}
+
+/* volume and digest are equal when this finds one: a shard holds one volume */
+static struct entry *find_locked(struct shard *s, const struct block_key *k)
+{
+	struct hash_node *n;
+
+	if (memcmp(s->volume.b, k->volume.b, sizeof(k->volume.b)))
+		return NULL;
+	n = hashmap_find(&s->map, k->digest, entry_eq, k);
+	return n ? container_of(n, struct entry, node) : NULL;
+}
+
+static void forget_locked(struct shard *s, struct entry *e)
+{
+	hashmap_del(&s->map, &e->node);
+	free(e);
+}
+
+static bool forget_each(struct hash_node *n, void *arg)
+{
+	struct shard *s = arg;
+	struct entry *e = container_of(n, struct entry, node);
+
+	if (e->state == ENTRY_PRESENT)
+		evict_remove(s->policy[e->disk], &e->rank);
+	forget_locked(s, e);
+	return true;
+}
+
+static int shard_init(struct shard *s, const struct hash128 *volume, unsigned n_disks,
+		      evict_new_fn *policy)
+{
+	s->volume = *volume;
+	s->policy = calloc(n_disks, sizeof(struct evict *));
+	if (!s->policy)
+		return -ENOMEM;
+	for (unsigned i = 0; i < n_disks; i++) {
+		s->policy[i] = policy();
+		if (!s->policy[i])
+			return -ENOMEM;
+	}
+	return hashmap_init(&s->map, 64);
+}
+
+int index_new(const struct hash128 *volume, unsigned n_disks, evict_new_fn *policy,
+	      struct index **ret)
+{
+	struct index *ix;
+	int r;
+
+	assert(n_disks > 0 && n_disks <= INDEX_DISKS_MAX);
+	ix = calloc(1, sizeof(*ix));
+	if (!ix)
+		return -ENOMEM;
+	ix->n_disks = n_disks;
+	for (unsigned i = 0; i < SHARDS; i++)
+		mtx_init(&ix->shard[i].lock);
+	for (unsigned i = 0; i < SHARDS; i++) {
+		r = shard_init(&ix->shard[i], volume, n_disks, policy);
+		if (r < 0) {
+			index_free(ix);
+			return r;
+		}
+	}
+	*ret = ix;
+	return 0;
+}
+
+void index_free(struct index *ix)
+{
+	if (!ix)
+		return;
+	for (unsigned i = 0; i < SHARDS; i++) {
+		struct shard *s = &ix->shard[i];
+
+		if (s->map.slot) {
+			hashmap_each(&s->map, forget_each, s);
+			hashmap_fini(&s->map);
+		}
+		for (unsigned d = 0; s->policy && d < ix->n_disks; d++)
+			evict_free(s->policy[d]);
+		free(s->policy);
+		mtx_fini(&s->lock);
+	}
+	free(ix);
+}
+
+void index_reset(struct index *ix, const struct hash128 *volume)
+{
+	for (unsigned i = 0; i < SHARDS; i++) {
+		struct shard *s = &ix->shard[i];
+
+		mtx_lock(&s->lock);
+		hashmap_each(&s->map, forget_each, s);
+		s->volume = *volume;
+		s->present = 0;
+		mtx_unlock(&s->lock);
+	}
+}
+
+static bool find(struct index *ix, const struct block_key *k, bool hit, unsigned *ret_disk)
+{
+	struct shard *s = shard_of(ix, k);
+	struct entry *e;
+	bool found;
+
+	mtx_lock(&s->lock);
+	e = find_locked(s, k);
+	found = e && e->state == ENTRY_PRESENT;
+	if (found && hit)
+		evict_hit(s->policy[e->disk], &e->rank);
+	if (found && ret_disk)
+		*ret_disk = e->disk;
+	mtx_unlock(&s->lock);
+	return found;
+}
+
+bool index_find(struct index *ix, const struct block_key *k, unsigned *ret_disk)
+{
+	return find(ix, k, true, ret_disk);
+}
+
+bool index_peek(struct index *ix, const struct block_key *k)
+{
+	return find(ix, k, false, NULL);
+}
+
+static int begin_locked(struct shard *s, const struct block_key *k, struct entry *fresh)
+{
+	struct entry *e;
+
+	if (memcmp(s->volume.b, k->volume.b, sizeof(k->volume.b)))
+		return -ESTALE;
+	e = find_locked(s, k);
+	if (e)
+		return e->state == ENTRY_PRESENT ? -EEXIST : -EBUSY;
+	fresh->slice = k->slice;
+	fresh->index = k->index;
+	fresh->size = k->size;
+	fresh->state = ENTRY_WRITING;
+	hashmap_add(&s->map, &fresh->node, k->digest);
+	return 0;
+}
+
+int index_begin(struct index *ix, const struct block_key *k)
+{
+	struct shard *s = shard_of(ix, k);
+	struct entry *fresh = calloc(1, sizeof(*fresh));
+	int r;
+
+	if (!fresh)
+		return -ENOMEM;
+	mtx_lock(&s->lock);
+	r = begin_locked(s, k, fresh);
+	mtx_unlock(&s->lock);
+	if (r < 0)
+		free(fresh);
+	return r;
+}
+
+int index_commit(struct index *ix, const struct block_key *k, unsigned disk, bool guest)
+{
+	struct shard *s = shard_of(ix, k);
+	struct entry *e;
+
+	assert(disk < ix->n_disks);
+	mtx_lock(&s->lock);
+	e = find_locked(s, k);
+	if (e) {
+		assert(e->state == ENTRY_WRITING);
+		e->state = ENTRY_PRESENT;
+		e->disk = (uint8_t)disk;
+		evict_add(s->policy[disk], &e->rank, guest);
+		s->present++;
+	}
+	mtx_unlock(&s->lock);
+	return e ? 0 : -ESTALE;
+}
+
+static void forget(struct index *ix, const struct block_key *k, enum entry_state state)
+{
+	struct shard *s = shard_of(ix, k);
+	struct entry *e;
+
+	mtx_lock(&s->lock);
+	e = find_locked(s, k);
+	if (e) {
+		assert(e->state == state);
+		forget_locked(s, e);
+	}
+	mtx_unlock(&s->lock);
+}
+
+void index_abort(struct index *ix, const struct block_key *k)
+{
+	forget(ix, k, ENTRY_WRITING);
+}
+
+void index_gone(struct index *ix, const struct block_key *k)
+{
+	forget(ix, k, ENTRY_LEAVING);
+}
+
+int index_take(struct index *ix, const struct block_key *k, unsigned *ret_disk)
+{
+	struct shard *s = shard_of(ix, k);
+	struct entry *e;
+	int r = 0;
+
+	mtx_lock(&s->lock);
+	e = find_locked(s, k);
+	if (!e) {
+		r = -ENOENT;
+	} else if (e->state != ENTRY_PRESENT) {
+		r = -EBUSY;
+	} else {
+		evict_remove(s->policy[e->disk], &e->rank);
+		e->state = ENTRY_LEAVING;
+		s->present--;
+		*ret_disk = e->disk;
+	}
+	mtx_unlock(&s->lock);
+	return r;
+}
+
+static bool victim_locked(struct shard *s, unsigned disk, struct block_key *ret)
+{
+	struct evict_node *n = evict_victim(s->policy[disk]);
+	struct entry *e;
+
+	if (!n)
+		return false;
+	e = container_of(n, struct entry, rank);
+	e->state = ENTRY_LEAVING;
+	s->present--;
+	block_key_init(ret, &s->volume, e->slice, e->index, e->size);
+	return true;
+}
+
+int index_victim(struct index *ix, unsigned disk, struct block_key *ret)
+{
+	assert(disk < ix->n_disks);
+	for (unsigned tries = 0; tries < SHARDS; tries++) {
+		/* any shard will do: digests spread evenly, so taking turns is close to one queue
+		 */
+		unsigned i =
+			atomic_fetch_add_explicit(&ix->next_shard[disk], 1, memory_order_relaxed);
+		struct shard *s = &ix->shard[i % SHARDS];
+		bool found;
+
+		mtx_lock(&s->lock);
+		found = victim_locked(s, disk, ret);
+		mtx_unlock(&s->lock);
+		if (found)
+			return 0;
+	}
+	return -ENOENT;
+}
+
+uint64_t index_count(struct index *ix)
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < SHARDS; i++) {
+		mtx_lock(&ix->shard[i].lock);
+		n += ix->shard[i].present;
+		mtx_unlock(&ix->shard[i].lock);
+	}
+	return n;
+}

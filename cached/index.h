@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which blocks of one volume are in the store, on which disk, and who leaves next. Sharded by the
+ *key's digest; each shard has its own lock, table and policies (one per disk), so that one lock
+ *covers a block's place and its rank. About 100 bytes a block. Any thread; never blocks on a disk.
+ *
+ * Files change outside of the lock, so a block being written or removed is marked, and only who
+ *marked it moves it on:
+ *
+ *	absent --index_begin--> writing --index_commit--> present --index_take, index_victim-->
+ *leaving --index_gone--> absent writing --index_abort--> absent
+ */
+#ifndef STOKE_CACHED_INDEX_H
+#define STOKE_CACHED_INDEX_H
+
+#include "cached/evict.h"
+#include "common/block/key.h"
+
+enum { INDEX_DISKS_MAX = 64 };
+
+struct index;
+
+/* an empty index of one volume's blocks on n_disks disks; 0 or -ENOMEM */
+int index_new(const struct hash128 *volume, unsigned n_disks, evict_new_fn *policy,
+	      struct index **ret);
+void index_free(struct index *ix);
+/* Forgets everything; from now on keys of another volume are refused. Steps of the old volume still
+ * on their way find nothing and say so. */
+void index_reset(struct index *ix, const struct hash128 *volume);
+
+/* true when the block is present; tells the policy. *ret_disk (may be NULL) is its disk */
+bool index_find(struct index *ix, const struct block_key *k, unsigned *ret_disk);
+/* as above without telling the policy */
+bool index_peek(struct index *ix, const struct block_key *k);
+/* 0; -EEXIST: present; -EBUSY: being written or removed; -ESTALE: another volume; -ENOMEM */
+int index_begin(struct index *ix, const struct block_key *k);
+/* -ESTALE: the volume moved meanwhile, nothing is recorded: the caller removes the file */
+int index_commit(struct index *ix, const struct block_key *k, unsigned disk, bool guest);
+void index_abort(struct index *ix, const struct block_key *k);
+/* this block is to go: 0, -ENOENT, -EBUSY (somebody else's step is on its way) */
+int index_take(struct index *ix, const struct block_key *k, unsigned *ret_disk);
+/* the next block of this disk that is to go; -ENOENT: none */
+int index_victim(struct index *ix, unsigned disk, struct block_key *ret);
+void index_gone(struct index *ix, const struct block_key *k);
+/* present blocks */
+uint64_t index_count(struct index *ix);
+
+#endif
