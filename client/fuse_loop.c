@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The FUSE session and its receive threads. libfuse's own loop is not used: it makes a thread for
+ * every request that blocks and lets blocked look-ups starve reads (bench/fuse_null). libfuse 3.14
+ * does not know FUSE_PARALLEL_DIROPS in its answer to INIT, without which look-ups in one directory
+ * run one after the other, so that answer is edited on its way out (custom io).
+ *
+ * A buffer has one reference of the thread that reads into it and one of each handler that holds
+ * it; a thread whose buffer is held when the handler returns leaves it to the holder and takes a
+ * fresh one. */
+#include <fuse_lowlevel.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#include "client/fuse_loop.h"
+
+#include "common/log.h"
+#include "common/thread.h"
+
+enum { FUSE_OP_INIT = 26, FLAG_PARALLEL_DIROPS = 1 << 18, THREADS_MIN = 2, THREADS_MAX = 8 };
+
+/* where things stand in the kernel's structures (linux/fuse.h), native byte order */
+enum {
+	IN_HEADER = 40,
+	IN_OPCODE = 4,
+	IN_UNIQUE = 8,
+	INIT_IN_FLAGS = IN_HEADER + 12,
+	OUT_HEADER = 16,
+	OUT_UNIQUE = 8,
+	INIT_OUT_FLAGS = 12,
+};
+
+struct fuse_buffer {
+	unsigned refs;
+	struct fuse_buf buf;
+};
+
+struct fuse_loop {
+	struct fuse_loop_conf conf;
+	struct fuse_session *se;
+	struct fuse_args args;
+	pthread_t threads[THREADS_MAX];
+	unsigned n_threads;
+	uint64_t init_unique; /* of INIT's request while it is being answered; 0: none */
+	uint32_t init_flags;  /* what the kernel offered */
+};
+
+static _Thread_local struct fuse_buffer *current;
+
+/* --- INIT's edit --- */
+
+static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
+{
+	struct fuse_loop *l = userdata;
+	ssize_t n = read(fd, buf, len);
+	const unsigned char *p = buf;
+	uint32_t opcode;
+
+	if (n < INIT_IN_FLAGS + 4)
+		return n;
+	memcpy(&opcode, p + IN_OPCODE, 4);
+	if (opcode == FUSE_OP_INIT) {
+		uint64_t unique;
+
+		memcpy(&unique, p + IN_UNIQUE, 8);
+		memcpy(&l->init_flags, p + INIT_IN_FLAGS, 4);
+		__atomic_store_n(&l->init_unique, unique, __ATOMIC_RELEASE);
+	}
+	return n;
+}
+
+/* the answer to INIT carries FUSE_PARALLEL_DIROPS if the kernel offered it */
+static void edit_init(struct fuse_loop *l, struct iovec *iov, int count)
+{
+	unsigned char *p;
+	uint64_t unique;
+	uint32_t flags;
+
+	if (count < 2 || iov[0].iov_len < OUT_HEADER || iov[1].iov_len < INIT_OUT_FLAGS + 4)
+		return;
+	p = iov[0].iov_base;
+	memcpy(&unique, p + OUT_UNIQUE, 8);
+	if (unique != l->init_unique)
+		return;
+	p = iov[1].iov_base;
+	memcpy(&flags, p + INIT_OUT_FLAGS, 4);
+	flags |= l->init_flags & FLAG_PARALLEL_DIROPS;
+	memcpy(p + INIT_OUT_FLAGS, &flags, 4);
+	__atomic_store_n(&l->init_unique, 0, __ATOMIC_RELEASE);
+}
+
+static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
+{
+	struct fuse_loop *l = userdata;
+
+	if (__atomic_load_n(&l->init_unique, __ATOMIC_ACQUIRE))
+		edit_init(l, iov, count);
+	return writev(fd, iov, count);
+}
+
+/* --- buffers --- */
+
+static struct fuse_buffer *buffer_new(void)
+{
+	struct fuse_buffer *b = calloc(1, sizeof(*b));
+
+	if (b)
+		b->refs = 1;
+	return b;
+}
+
+void fuse_loop_release(struct fuse_buffer *b)
+{
+	if (!b || __atomic_sub_fetch(&b->refs, 1, __ATOMIC_ACQ_REL) > 0)
+		return;
+	free(b->buf.mem);
+	free(b);
+}
+
+struct fuse_buffer *fuse_loop_hold(void)
+{
+	assert(current);
+	__atomic_add_fetch(&current->refs, 1, __ATOMIC_RELAXED);
+	return current;
+}
+
+/* a buffer that nobody else holds: the old one, or another; waits for memory rather than lose the
+ * session */
+static struct fuse_buffer *buffer_mine(struct fuse_buffer *b)
+{
+	if (b && __atomic_load_n(&b->refs, __ATOMIC_ACQUIRE) == 1)
+		return b;
+	fuse_loop_release(b);
+	while (!(b = buffer_new()))
+		usleep(10000);
+	return b;
+}
+
+/* --- threads --- */
+
+static void wake_up(int sig)
+{
+	(void)sig;
+}
+
+/* SIGUSR1 only gets a thread out of read(2): it restarts nothing */
+static void let_signal_in(void)
+{
+	struct sigaction sa = {.sa_handler = wake_up};
+	sigset_t set;
+
+	sigaction(SIGUSR1, &sa, NULL);
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR1);
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+}
+
+static void *receive(void *arg)
+{
+	struct fuse_loop *l = arg;
+	struct fuse_buffer *b = NULL;
+
+	let_signal_in();
+	while (!fuse_session_exited(l->se)) {
+		int n;
+
+		b = buffer_mine(b);
+		n = fuse_session_receive_buf(l->se, &b->buf);
+		if (n == -EINTR || n == -EAGAIN)
+			continue;
+		if (n == -ENOMEM) {
+			usleep(10000);
+			continue;
+		}
+		if (n <= 0)
+			break;
+		current = b;
+		fuse_session_process_buf(l->se, &b->buf);
+		current = NULL;
+	}
+	fuse_loop_release(b);
+	/* the others are in read(2), which ends by itself when the kernel ended the connection */
+	fuse_session_exit(l->se);
+	l->conf.ended(l->conf.arg);
+	return NULL;
+}
+
+static unsigned thread_count(unsigned wanted)
+{
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (!wanted)
+		wanted = cores > 0 ? (unsigned)cores : 1;
+	wanted = MAX(wanted, (unsigned)THREADS_MIN);
+	return MIN(wanted, (unsigned)THREADS_MAX);
+}
+
+int fuse_loop_start(struct fuse_loop *l)
+{
+	unsigned want = thread_count(l->conf.threads);
+	for (; l->n_threads < want; l->n_threads++) {
+		char name[16];
+		int r;
+
+		snprintf(name, sizeof(name), "fuse-%u", l->n_threads);
+		r = thread_start(name, receive, l, &l->threads[l->n_threads]);
+		if (r < 0 && l->n_threads > 0)
+			break;
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+void fuse_loop_stop(struct fuse_loop *l)
+{
+	fuse_session_exit(l->se);
+	for (unsigned i = 0; i < l->n_threads; i++) {
+		struct timespec ts;
+		int r;
+
+		/* the signal may come a moment before read(2): knock until the thread has ended */
+		do {
+			pthread_kill(l->threads[i], SIGUSR1);
+			clock_gettime(CLOCK_REALTIME, &ts);
+			ts.tv_nsec += 20000000;
+			if (ts.tv_nsec >= 1000000000) {
+				ts.tv_sec++;
+				ts.tv_nsec -= 1000000000;
+			}
+			r = pthread_timedjoin_np(l->threads[i], NULL, &ts);
+		} while (r == ETIMEDOUT);
+	}
+	l->n_threads = 0;
+}
+
+/* --- start and end --- */
+
+/* what libfuse would print on stderr: while a session is opened the last line is the reason of the
+ * failure, afterwards a log line */
+static char reason[256];
+
+static void keep_reason(enum fuse_log_level level, const char *fmt, va_list ap)
+{
+	(void)level;
+	vsnprintf(reason, sizeof(reason), fmt, ap);
+	reason[strcspn(reason, "\n")] = 0;
+}
+
+static void pass_to_log(enum fuse_log_level level, const char *fmt, va_list ap)
+{
+	char line[256];
+
+	(void)level;
+	vsnprintf(line, sizeof(line), fmt, ap);
+	line[strcspn(line, "\n")] = 0;
+	log_warn("libfuse: %s", line);
+}
+
+static int session_open(struct fuse_loop *l, struct str *err)
+{
+	static const struct fuse_custom_io io = {.writev = io_writev, .read = io_read};
+	int r;
+
+	fuse_set_log_func(keep_reason);
+	l->se = fuse_session_new(&l->args, l->conf.ops, l->conf.ops_size, l->conf.userdata);
+	if (!l->se) {
+		str_addf(err, "the options \"%s\" were refused: %s", l->conf.options, reason);
+		return -EINVAL;
+	}
+	if (fuse_session_mount(l->se, l->conf.mount_point) != 0) {
+		str_addf(err, "cannot mount on %s: %s", l->conf.mount_point, reason);
+		return -EIO;
+	}
+	fuse_set_log_func(pass_to_log);
+	r = fuse_session_custom_io(l->se, &io, fuse_session_fd(l->se));
+	if (r < 0)
+		str_addf(err, "libfuse refuses our input and output: %s", strerror(-r));
+	return r;
+}
+
+int fuse_loop_new(const struct fuse_loop_conf *conf, struct fuse_loop **ret, struct str *err)
+{
+	struct fuse_loop *l = calloc(1, sizeof(*l));
+	int r = -ENOMEM;
+
+	if (!l)
+		return -ENOMEM;
+	l->conf = *conf;
+	if (fuse_opt_add_arg(&l->args, "stoke") == 0 && fuse_opt_add_arg(&l->args, "-o") == 0 &&
+	    fuse_opt_add_arg(&l->args, conf->options) == 0)
+		r = session_open(l, err);
+	if (r < 0) {
+		fuse_loop_free(l);
+		return r;
+	}
+	*ret = l;
+	return 0;
+}
+
+void fuse_loop_free(struct fuse_loop *l)
+{
+	if (!l)
+		return;
+	assert(l->n_threads == 0);
+	if (l->se) {
+		fuse_session_unmount(l->se);
+		fuse_session_destroy(l->se);
+	}
+	fuse_opt_free_args(&l->args);
+	free(l);
+}
