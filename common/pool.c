@@ -227,7 +227,8 @@ static bool pool_try_locked(struct pool *p, enum pool_class c, size_t bytes, siz
 		pool_grant_locked(p, c, bytes, gone);
 		return true;
 	}
-	missing = MAX(missing, bytes) + ahead;
+	if (ahead)
+		missing = MAX(missing, bytes) + ahead;
 	*ret_missing = MIN(missing, p->budget);
 	return false;
 }
