@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Open files and directories of a mount, and which inodes are open. A handle belongs to the
+ * kernel's open file: made by open, create and opendir, ended by release, which the kernel sends
+ * after the last answer that uses it. Thread-safe. */
+#ifndef STOKE_CLIENT_HANDLE_H
+#define STOKE_CLIENT_HANDLE_H
+
+#include "client/meta/meta.h"
+#include "client/reader.h"
+#include "client/writer.h"
+#include "common/hashmap.h"
+#include "common/mtx.h"
+
+struct vfs;
+struct ifile;
+
+enum handle_kind { HANDLE_FILE, HANDLE_DIR, HANDLE_INTERNAL };
+
+struct handle {
+	enum handle_kind kind;
+	struct vfs *vfs;
+	uint64_t inode, number;
+	int flags;
+	struct list_node link;	/* the table's */
+	struct rfile *rfile;	/* file */
+	struct rhandle *reader; /* file open for reading */
+	struct wfile *wfile;	/* file open for writing */
+	struct meta_dir *dir;	/* directory: what its last reading from offset 0 found */
+	uint64_t dir_us;	/* when that was asked for */
+	uint64_t dir_parent;
+	struct ifile *internal;
+};
+
+struct handles {
+	struct mtx lock;
+	struct list_node all;
+	struct hashmap open; /* inodes with at least one file handle */
+	uint64_t last;
+	size_t n;
+};
+
+int handles_init(struct handles *t);
+/* every handle must be gone */
+void handles_fini(struct handles *t);
+/* a handle in the table; files count as an open of their inode. NULL: no memory */
+struct handle *handle_new(struct handles *t, struct vfs *v, enum handle_kind kind, uint64_t inode,
+			  int flags);
+/* out of the table and freed; what hangs on it was given up by the caller */
+void handle_free(struct handles *t, struct handle *h);
+bool handles_inode_open(struct handles *t, uint64_t inode);
+/* any handle that is left, for the end of the mount; NULL: none */
+struct handle *handles_any(struct handles *t);
+size_t handles_count(struct handles *t);
+
+#endif
