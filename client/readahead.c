@@ -10,6 +10,12 @@ void readahead_init(struct readahead *ra, uint32_t block_size, uint64_t max_wind
 		ra->max_window = max_window;
 }
 
+void readahead_limit(struct readahead *ra, uint64_t max_window)
+{
+	if (ra->max_window)
+		ra->max_window = MAX(max_window, (uint64_t)ra->block_size);
+}
+
 static uint64_t block_down(const struct readahead *ra, uint64_t off)
 {
 	return off & ~((uint64_t)ra->block_size - 1);
@@ -62,8 +68,9 @@ static void session_grow(const struct readahead *ra, struct ra_session *s, uint6
 		if (off == 0 || !first)
 			s->window = ra->block_size;
 	} else if (s->total >= s->window / 2) {
-		s->window = MIN(s->window * 2, ra->max_window);
+		s->window *= 2;
 	}
+	s->window = MIN(s->window, ra->max_window);
 }
 
 /* true once per block, as long as it is among the last 64; older ones count as entered */

@@ -41,6 +41,9 @@ struct ra_plan {
 
 /* block_size: a power of two. A max_window below one block turns reading ahead off */
 void readahead_init(struct readahead *ra, uint32_t block_size, uint64_t max_window);
+/* another largest window from now on (many streams share one pool); at least one block, nothing
+ * where reading ahead is off */
+void readahead_limit(struct readahead *ra, uint64_t max_window);
 /* A read of [off, off + len) of a file of length bytes, len > 0. Ranges begin at multiples of the
  * block size and end at one or at the end of the file. At most budget bytes (rounded down to
  * blocks) are planned ahead now; what was left out is planned by a later read. */
