@@ -41,6 +41,9 @@ struct req_env {
 	uint32_t block_size;
 	bool want_sums;			/* daemon: whole blocks from the object store get their checksums computed */
 	unsigned live;			/* requests alive; drain waits for 0 (atomic) */
+	/* source.c's own, zero at the start: the deadlines of forks, made with the first layer and freed with the last */
+	struct req_clock *clock;
+	unsigned layers;
 };
 
 struct block_req;
@@ -62,12 +65,14 @@ struct block_req {
 	struct pool_wait wait;
 	struct list_node link;			/* whoever holds the request */
 	struct loop_job job;			/* the same */
-	struct { req_fn *fn; void *arg; struct source *source; uint64_t start_us; bool passed; } frame[REQ_DEPTH];
+	struct { req_fn *fn; void *arg; struct source *source; uint64_t start_us; uint8_t op; bool passed; } frame[REQ_DEPTH];
 	unsigned depth;
+	bool inner;				/* made by a layer (fork, whole block for a range): no read of its own in the counters */
 	/* set by a layer that can use a growing prefix (flight); see req_progress */
 	void (*progress)(struct block_req *req, const struct blob *data, size_t valid, void *arg);
 	void *progress_arg;
 	struct race *race;			/* several ways to one answer, see req_fork */
+	struct fork *fork;			/* set when this is a child of such a race */
 };
 
 struct source_ops {
@@ -76,9 +81,10 @@ struct source_ops {
 	void (*put)(struct source *s, struct block_req *req);
 	void (*admit)(struct source *s, struct block_req *req);	/* keep a whole block (take references, return at once) */
 	void (*drop)(struct source *s, struct block_req *req);
-	void (*free)(struct source *s);
+	void (*free)(struct source *s);		/* only itself, with source_fini */
 };
-struct source { const struct source_ops *ops; struct source *next; struct req_env *env; struct source_metrics *metrics; };
+/* prev: the layer above, NULL on top; set when that one is made */
+struct source { const struct source_ops *ops; struct source *next, *prev; struct req_env *env; struct source_metrics *metrics; };
 
 /* For constructors of layers: sets the base, and registers stoke_source_* metrics under ops->name. 0 or -ENOMEM */
 int source_init(struct source *s, const struct source_ops *ops, struct req_env *env, struct source *next);
@@ -93,24 +99,32 @@ struct block_req *req_new(struct req_env *env, const struct block_key *key, uint
 /* drops data, sums and reservation */
 void req_free(struct block_req *req);
 
-/* Passes the baton to s: pushes fn(req, status, arg), then s->ops->get (or the next layer that has one; none: req_done -ENOENT). */
+/* Passes the baton to s: pushes fn(req, status, arg), then s->ops->get (or the next layer that has one; none: req_done with -ENOENT, a drop with 0).
+ * Ends the race of req, if one runs. s may be NULL (below the last layer). */
 void source_get(struct source *s, struct block_req *req, req_fn *fn, void *arg);
 void source_put(struct source *s, struct block_req *req, req_fn *fn, void *arg);
 void source_drop(struct source *s, struct block_req *req, req_fn *fn, void *arg);
 /* The only place that admits: whole blocks in memory only, not when REQ_NO_ADMIT; nothing otherwise. */
 void source_admit(struct source *s, struct block_req *req);
+/* the same for all layers above s: of a block that s fetched on its own account */
+void source_admit_above(struct source *s, struct block_req *req);
 /* Completes: pops the innermost frame and calls it. Asserts that status 0 of a get carries exactly req->len bytes (none for FILL, PROBE). Any thread.
  * The request may be gone afterwards. */
 void req_done(struct block_req *req, int status);
-/* req_done(-status) with a formatted reason */
+/* req_done(status), a negative errno, with a formatted reason */
 void req_fail(struct block_req *req, int status, const char *fmt, ...) _printf_(3, 4);
 
 /* --- memory: reserve, then ask --- */
 /* budget that get of this range takes at most: pieces and checksums, and for an encoded block's whole fetch its object too */
 size_t req_need(const struct block_req *req);
-/* calls go(req, 0, arg) with the budget reserved, at once or later; go(req, -ENOBUFS, arg) for prefetch without room. Does nothing but call go when
- * req->reserved already covers the need. */
+/* calls go(req, 0, arg) with the budget reserved, at once or later (then on env->timers' thread); go(req, -ENOBUFS, arg) for prefetch without room, and
+ * when the pool is too small for it at all. Does nothing but call go when req->reserved already covers the need. */
 void req_reserve(struct block_req *req, req_fn *go, void *arg);
+/* gives back what of the reservation was not used */
+void req_unreserve(struct block_req *req);
+/* Upload of a block in an encoded volume also takes this much, so that encoding never waits for memory while it holds some: 0 when plain. A put without
+ * it in req->reserved shares one spare buffer with the others. */
+size_t req_put_need(const struct req_env *env, uint32_t size);
 /* a buffer of len bytes out of req->reserved; NULL: no memory in the machine, or a bug (asserted) */
 struct buf *req_take(struct block_req *req, size_t len);
 
@@ -120,14 +134,17 @@ struct buf *req_take(struct block_req *req, size_t len);
  * child counts as failed with -ETIMEDOUT for the race, its late answer is dropped.
  * The parent's race runs from the first req_fork until it is completed: the first child that succeeds completes the parent (data, sums, via are
  * handed over). When a child fails, lost(parent, status, arg) is called if others still run or not (*running tells how many): the layer may fork
- * again, wait, or, when running is 0, pass the parent on (which ends the race). Calls to lost of one parent never overlap. */
+ * again, wait, or pass the parent on or complete it (which ends the race; it must when running is 0 and nothing was forked). Calls to lost and tick of one
+ * parent never overlap, and while one runs the parent stays alive and uncompleted. Outside of them the parent belongs to the race as soon as a child was
+ * started, and may be gone: fork and set the timer first, start the children last. */
 typedef void race_fn(struct block_req *parent, int status, unsigned running, void *arg);
 struct block_req *req_fork(struct block_req *parent, uint32_t flags, uint64_t timeout_us, race_fn *lost, void *arg);
 /* sends a fork on its way: source_get(s, child) with completion inside source.c */
 void req_fork_start(struct block_req *child, struct source *s);
 /* as above, for a layer that carries the child out itself: complete it with req_done */
 void req_fork_begin(struct block_req *child);
-/* calls tick(parent, arg) after us unless the race ended before; for hedges. One at a time. */
+/* calls tick(parent, arg) after us unless the race ended before; for hedges. One at a time: a pending one is replaced. Before or after the first req_fork.
+ * -ENOMEM, -EOPNOTSUPP (env has no timers) */
 int req_race_timer(struct block_req *parent, uint64_t us, void (*tick)(struct block_req *parent, void *arg), void *arg);
 /* A range out of the whole block: gives the parent's reservation back, reserves for a child that wants all of the block (in line, no hold-and-wait),
  * sends it to s, admits it nowhere itself, and completes the parent with its range of the child's data. */
@@ -140,9 +157,10 @@ void req_progress(struct block_req *req, const struct blob *data, size_t valid);
 void req_env_drain(struct req_env *env);
 
 /* --- layers --- */
-/* blocks (and pieces of them) in memory, newest kept, given up when the pool needs room. max_bytes: at most that much of the pool */
+/* whole blocks in memory, newest kept, given up when the pool needs room. max_bytes: at most that much of the pool */
 int source_ram_new(struct req_env *env, struct source *next, size_t max_bytes, struct source **ret);
-/* equal requests become one; reserves for those who lead. whole_on_second: a second range that misses starts the whole fetch (daemon) */
+/* equal requests become one; reserves for those who lead. whole_on_second: a second range of a block that misses starts the whole fetch (daemon), and so
+ * does the first when the volume's blocks are encoded; it is admitted by the layers above */
 int source_flight_new(struct req_env *env, struct source *next, bool whole_on_second, struct source **ret);
 
 struct source_object_conf {
@@ -156,10 +174,13 @@ int source_object_new(struct req_env *env, const struct source_object_conf *conf
 
 /* tests only: rules of what happens to the nth request that passes */
 enum fault_kind { FAULT_FAIL, FAULT_DELAY, FAULT_CORRUPT, FAULT_HANG };
+/* get requests after, after + 1, … after + count - 1 (count 0: all that follow) */
 struct fault_rule { enum fault_kind kind; unsigned after, count; int status; uint64_t delay_us; };
 int source_fault_new(struct req_env *env, struct source *next, struct source **ret);
-void source_fault_add(struct source *s, const struct fault_rule *rule);
-/* lets hung requests go on */
+void source_fault_add(struct source *s, const struct fault_rule *rule);	/* at most 16; the first that fits counts */
+/* forgets the rules and lets hung requests go on */
 void source_fault_release(struct source *s);
+/* get requests that arrived */
+unsigned source_fault_seen(struct source *s);
 
 #endif
