@@ -321,6 +321,40 @@ class Mount(Proc):
         subprocess.run(["umount", "-l", self.dir], check=False, stderr=subprocess.DEVNULL)
 
 
+class JuiceMount:
+    """a real JuiceFS mount (two processes, found by their mount point)"""
+
+    def __init__(self, lab, exe, meta, name="j1", flags=(), env=None):
+        self.dir, self.exe = f"{lab.folder}/{name}", exe
+        os.makedirs(self.dir, exist_ok=True)
+        run([exe, "mount", meta, self.dir, "-d", "--no-usage-report", "--backup-meta", "0", "--no-syslog", "--log", f"{lab.folder}/{name}.log",
+             "--cache-dir", f"{lab.folder}/{name}.cache", "--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0", "--enable-xattr",
+             "--metrics", "127.0.0.1:0", *flags], env=dict(lab.env, **(env or {})))
+
+    def pids(self):
+        out = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline") as f:
+                if self.dir in f.read() and "juicefs" in os.readlink(f"/proc/{pid}/exe"):
+                    out.append(int(pid))
+        return out
+
+    def path(self, *parts):
+        return os.path.join(self.dir, *parts)
+
+    def stop(self):
+        pids = self.pids()
+        run([self.exe, "umount", self.dir])
+        wait_for("end of juicefs", lambda: not any(alive(p) for p in pids), 30)
+
+
+def run(argv, check=True, **kw):
+    r = subprocess.run(argv, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=kw.pop("timeout", 120), **kw)
+    if check and r.returncode:
+        raise RuntimeError(f"{' '.join(argv)} -> {r.returncode}\n{r.stdout[-4000:]}")
+    return r
+
+
 class Lab:
     """Keeps what it starts and stops it in reverse order."""
 
@@ -360,6 +394,9 @@ class Lab:
     def group_mount(self, meta, name="m1", flags=(), socket=None, group="train", **kw):
         more = ["--cache-group", group, "--group-secret-file", self.secret_file()]
         return self.mount(meta, name, [*more, *(["--socket", socket] if socket else []), *flags], **kw)
+
+    def juice_mount(self, exe, meta, name="j1", flags=(), **kw):
+        return self.add(JuiceMount(self, exe, meta, name, flags, **kw))
 
     def stoke(self, *argv, check=True, env=None, timeout=300, input=None):
         """a command; its result with stdout and stderr as text"""

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Volumes made by the real JuiceFS: those we handle show what the real client showed; the others are refused read-write by name."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import GOLDEN
+
+WHOLE = ["plain", "lz4", "zstd", "hash-prefix", "compacted", "big-dir", "old-client", "many-slices", "huge-sparse", "pending", "sessions"]
+# what the refusal has to name, and whether reading is right all the same
+REFUSED = {"quotas": ("quota", True), "tiers": ("tier", True), "changelog": ("change log", True), "acl": ("ACL", False),
+           "encrypted-aes": ("encrypt", False), "encrypted-aes-lz4": ("encrypt", False), "encrypted-chacha": ("encrypt", False),
+           "encrypted-chacha-lz4": ("encrypt", False)}
+
+
+def load(lab, redis, variant, db=0):
+    bucket = f"{lab.folder}/bucket-{variant}/"
+    os.makedirs(bucket, exist_ok=True)
+    subprocess.run([sys.executable, f"{GOLDEN}/load.py", variant, redis.url(db), "--bucket", bucket], check=True, stdout=subprocess.DEVNULL)
+    return redis.url(db)
+
+
+def compare(root, variant, *flags):
+    folder = f"{GOLDEN}/{variant}"
+    manifest = next(f"{folder}/{n}" for n in ("manifest.json", "manifest.json.gz") if os.path.exists(f"{folder}/{n}"))
+    r = subprocess.run([sys.executable, f"{GOLDEN}/make_manifest.py", root, "--compare", manifest, *flags], text=True, capture_output=True)
+    assert r.returncode == 0, (r.stdout + r.stderr)[-3000:]
+
+
+def keys_of(redis, db=0):
+    c = redis.client(db)
+    return {k: c.dump(k) for k in c.keys("*")}
+
+
+@pytest.mark.parametrize("variant", WHOLE)
+def test_variant_matches_its_manifest_and_stays_as_it_was(lab, redis, variant):
+    meta = load(lab, redis, variant)
+    before = keys_of(redis)
+    m = lab.mount(meta, flags=["--read-only", "--enable-xattr"])
+    compare(m.dir, variant)
+    assert m.stop() == 0
+    assert keys_of(redis) == before
+
+
+@pytest.mark.parametrize("variant", ["plain", "old-client"])
+def test_variant_matches_read_write(lab, redis, variant):
+    meta = load(lab, redis, variant)
+    m = lab.mount(meta, flags=["--no-bgjob", "--enable-xattr"])
+    compare(m.dir, variant)
+
+
+@pytest.mark.parametrize("variant", REFUSED)
+def test_variant_is_refused_read_write_by_name(lab, redis, variant):
+    meta = load(lab, redis, variant)
+    word, readable = REFUSED[variant]
+    before = keys_of(redis)
+    m = lab.mount(meta, wait=False)
+    assert m.p.wait(20) == 1
+    text = m.text()
+    assert word.lower() in text.lower() and len(text.strip().splitlines()) == 1, text
+    assert keys_of(redis) == before
+    ro = lab.mount(meta, "ro", flags=["--read-only", "--enable-xattr"], wait=readable)
+    if readable:
+        compare(ro.dir, variant)
+    else:
+        assert ro.p.wait(20) == 1 and word.lower() in ro.text().lower()
+
+
+def test_damaged_volume_gives_the_errors_that_juicefs_gave(lab, redis):
+    meta = load(lab, redis, "damaged")
+    m = lab.mount(meta, flags=["--read-only", "--io-retries", "1"])
+    with open(f"{GOLDEN}/damaged/reads.json") as f:
+        reads = json.load(f)["reads"]
+    assert reads
+    for path, off, length, result, _ in reads:
+        fd = os.open(m.path(path), os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        try:
+            got = f"{len(os.pread(fd, length, off))} bytes"
+        except OSError as e:
+            got = os.strerror(e.errno)
+        finally:
+            os.close(fd)
+        assert got == result, (path, off, length)
+    # the log names an object that is missing
+    assert "chunks/0/0/" in m.text()
