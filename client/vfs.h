@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* POSIX on top of the metadata engine, the reader and the writer. Knows nothing of FUSE: 0 or negative errno, JuiceFS's records.
+/* POSIX on top of the metadata engine, the reader and the writer. Knows nothing of FUSE: 0 or
+ * negative errno, JuiceFS's records.
  *
- * Two kinds of calls. Those named "blocks" ask Redis and run in the meta workq. All others return at once; those with a struct vfs_io
- * answer by io->done, once, on any thread, maybe before the call returned.
+ * Two kinds of calls. Those named "blocks" ask Redis and run in the meta workq. All others return
+ * at once; those with a struct vfs_io answer by io->done, once, on any thread, maybe before the
+ * call returned.
  *
- * Coherence (close-to-open): open asks Redis; close, fsync and release commit what was written. Attributes of an inode with dirty data show the length that
- * was written, and are not to be cached. Anything that would be overtaken by a later commit (times, size, reading, another open) flushes first:
- * vfs_flush_inode. */
+ * Coherence (close-to-open): open asks Redis; close, fsync and release commit what was written.
+ * Attributes of an inode with dirty data show the length that was written, and are not to be
+ * cached. Anything that would be overtaken by a later commit (times, size, reading, another open)
+ * flushes first: vfs_flush_inode. */
 #ifndef STOKE_CLIENT_VFS_H
 #define STOKE_CLIENT_VFS_H
 
@@ -28,10 +31,12 @@ int vfs_new(const struct vfs_conf *conf, struct vfs **ret);
 void vfs_attach(struct vfs *v, struct reader *reader, struct writer *writer);
 /* writer_conf.committed: arg is the vfs */
 void vfs_committed(void *arg, uint64_t inode, const struct attr *a);
-/* blocks: ends every handle that is left and commits what it wrote; then frees. No call may be under way. NULL is fine. */
+/* blocks: ends every handle that is left and commits what it wrote; then frees. No call may be
+ * under way. NULL is fine. */
 void vfs_free(struct vfs *v);
 
-/* an inode as the kernel is told of it, with the time it may keep that; attributes not to be trusted (damaged volume): full is false */
+/* an inode as the kernel is told of it, with the time it may keep that; attributes not to be
+ * trusted (damaged volume): full is false */
 struct vfs_entry {
 	uint64_t inode;
 	struct attr attr;
@@ -39,39 +44,50 @@ struct vfs_entry {
 };
 
 /* --- names and attributes (vfs.c, vfs_name.c): block --- */
-int vfs_lookup(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name, struct vfs_entry *ret);
+int vfs_lookup(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
+	       struct vfs_entry *ret);
 int vfs_getattr(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
 /* true: answered without Redis (internal files, the trash's root); does not block */
 bool vfs_getattr_made_up(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
 bool vfs_lookup_made_up(struct vfs *v, uint64_t parent, const char *name, struct vfs_entry *ret);
-/* size (NULL: unchanged) first, then set's bits; h: the handle it came through, or NULL. The inode was flushed. */
-int vfs_setattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigned set, const struct attr *want,
-		const uint64_t *size, struct handle *h, struct vfs_entry *ret);
+/* size (NULL: unchanged) first, then set's bits; h: the handle it came through, or NULL. The inode
+ * was flushed. */
+int vfs_setattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigned set,
+		const struct attr *want, const uint64_t *size, struct handle *h,
+		struct vfs_entry *ret);
 /* target: of a symlink, else NULL */
-int vfs_mknod(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name, uint8_t type, uint32_t mode, uint32_t umask,
-	      uint32_t rdev, const char *target, struct vfs_entry *ret);
+int vfs_mknod(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
+	      uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
+	      struct vfs_entry *ret);
 int vfs_unlink(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name);
 int vfs_rmdir(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name);
-int vfs_rename(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name, uint64_t new_parent, const char *new_name,
-	       unsigned flags);
-int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t parent, const char *name, struct vfs_entry *ret);
+int vfs_rename(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
+	       uint64_t new_parent, const char *new_name, unsigned flags);
+int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t parent,
+	     const char *name, struct vfs_entry *ret);
 /* freed by the caller */
 int vfs_readlink(struct vfs *v, uint64_t inode, char **ret);
 int vfs_statfs(struct vfs *v, struct meta_statfs *ret);
-/* -ENOTSUP unless conf.xattr; security.capability and security.selinux are never stored: -ENODATA to read, -ENOTSUP to change */
+/* -ENOTSUP unless conf.xattr; security.capability and security.selinux are never stored: -ENODATA
+ * to read, -ENOTSUP to change */
 int vfs_getxattr(struct vfs *v, uint64_t inode, const char *name, char **ret, size_t *ret_len);
-int vfs_setxattr(struct vfs *v, uint64_t inode, const char *name, const void *value, size_t len, int flags);
+int vfs_setxattr(struct vfs *v, uint64_t inode, const char *name, const void *value, size_t len,
+		 int flags);
 int vfs_listxattr(struct vfs *v, uint64_t inode, char **ret, size_t *ret_len);
 int vfs_removexattr(struct vfs *v, uint64_t inode, const char *name);
 
 /* --- opening and closing (vfs_open.c) --- */
-/* blocks; flags: open(2)'s. *ret_keep: the kernel's pages of this inode are of the version that was opened. With O_TRUNC the inode was flushed. */
-int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags, struct handle **ret, bool *ret_keep);
+/* blocks; flags: open(2)'s. *ret_keep: the kernel's pages of this inode are of the version that was
+ * opened. With O_TRUNC the inode was flushed. */
+int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
+	     struct handle **ret, bool *ret_keep);
 /* blocks; an existing file is opened unless O_EXCL */
-int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name, uint32_t mode, uint32_t umask, int flags,
-	       struct vfs_entry *ret_entry, struct handle **ret, bool *ret_keep);
+int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
+	       uint32_t mode, uint32_t umask, int flags, struct vfs_entry *ret_entry,
+	       struct handle **ret, bool *ret_keep);
 /* an internal file: does not block; -ENOENT when inode is none */
-int vfs_open_internal(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags, struct handle **ret);
+int vfs_open_internal(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
+		      struct handle **ret);
 /* blocks; what was written through h was flushed. h is gone. */
 void vfs_release(struct handle *h);
 int vfs_opendir(struct vfs *v, uint64_t inode, struct handle **ret);
@@ -82,8 +98,8 @@ struct vfs_dirent {
 	const char *name; /* of h, until it is loaded again or released; not NUL-terminated */
 	size_t name_len;
 	struct vfs_entry entry;
-	bool full;	/* attributes may be told; else only inode and attr.type */
-	uint64_t next;	/* offset of the entry behind it */
+	bool full;     /* attributes may be told; else only inode and attr.type */
+	uint64_t next; /* offset of the entry behind it */
 };
 /* entry at offset off (0: the first); false: the end, or nothing loaded. Does not block. */
 bool vfs_readdir_at(struct handle *h, uint64_t off, struct vfs_dirent *ret);
@@ -106,7 +122,8 @@ struct vfs_io {
 };
 void vfs_read(struct vfs_io *io);
 void vfs_write(struct vfs_io *io);
-/* commits what was written through this inode before; report: errors of the past too, once (close, fsync) */
+/* commits what was written through this inode before; report: errors of the past too, once (close,
+ * fsync) */
 void vfs_flush(struct vfs_io *io, bool report);
 /* io->h may be NULL; done at once when the inode has no dirty data */
 void vfs_flush_inode(struct vfs *v, uint64_t inode, struct vfs_io *io);
@@ -127,6 +144,9 @@ struct vfs {
 void vfs_seen(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us);
 /* this mount changed the inode; a: its attributes now, or NULL. data: its bytes changed too */
 void vfs_changed(struct vfs *v, uint64_t inode, const struct attr *a, bool data);
+/* blocks; -EFBIG above FILE_LENGTH_MAX */
+int vfs_truncate(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t size,
+		 bool through_handle, struct attr *ret);
 /* times and dirty length of ret->inode, ret->attr */
 void vfs_fill(struct vfs *v, struct vfs_entry *ret);
 

@@ -34,6 +34,8 @@ void wfile_put(struct wfile *f);
 struct wfile *wfile_find(struct writer *w, uint64_t inode);
 /* largest end of what was written and not yet committed, or the committed length, whichever is larger; false: nothing dirty */
 bool wfile_length(struct wfile *f, uint64_t *ret);
+/* the file was truncated to length, after a flush: what is committed ends there now */
+void wfile_set_length(struct wfile *f, uint64_t length);
 
 /* Takes over nothing: data is copied into pool buffers, in this thread if there is room now, else later (then data must live until done). done(op, status): any thread, maybe before
  * writer_write returned. append: off is the end of the file as this mount knows it. Errors of background uploads are reported by the next write, flush and close. */

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of the vfs share, and attributes: who hears of them, and how long the kernel may
+ * keep them. Any thread; no lock of its own (handles and attrcache have theirs).
+ *
+ * Order of answers: attributes are passed on to readers (which clip to their length and drop slice
+ * lists of another ctime) only if they were asked for after everything this mount knows already,
+ * see attrcache.h. */
+#include "client/vfs.h"
+
+#include "client/attrcache.h"
+#include "common/clock.h"
+
+enum { REMEMBERED = 65536 };
+/* what made-up inodes get: they do not change */
+#define MADE_UP_US UINT64_C(3600000000)
+
+int vfs_new(const struct vfs_conf *conf, struct vfs **ret)
+{
+	struct vfs *v = calloc(1, sizeof(*v));
+	int r;
+
+	if (!v)
+		return -ENOMEM;
+	v->conf = *conf;
+	clock_real(&v->mounted.sec, &v->mounted.nsec);
+	r = handles_init(&v->handles);
+	if (r < 0) {
+		free(v);
+		return r;
+	}
+	r = attrcache_new(conf->remembered ? conf->remembered : REMEMBERED, &v->known);
+	if (r < 0) {
+		handles_fini(&v->handles);
+		free(v);
+		return r;
+	}
+	*ret = v;
+	return 0;
+}
+
+void vfs_attach(struct vfs *v, struct reader *reader, struct writer *writer)
+{
+	v->reader = reader;
+	v->writer = writer;
+}
+
+size_t vfs_open_handles(struct vfs *v)
+{
+	return handles_count(&v->handles);
+}
+
+/* --- attributes pass by --- */
+
+/* length of the inode with what is not committed yet; 0: nothing is dirty */
+static uint64_t dirty_length(struct vfs *v, uint64_t inode)
+{
+	struct wfile *f = v->writer ? wfile_find(v->writer, inode) : NULL;
+	uint64_t length = 0;
+
+	if (f) {
+		if (!wfile_length(f, &length))
+			length = 0;
+		wfile_put(f);
+	}
+	return length;
+}
+
+static void tell_reader(struct vfs *v, uint64_t inode, const struct attr *a, bool data)
+{
+	struct rfile *f;
+
+	if (!handles_inode_open(&v->handles, inode) || rfile_get(v->reader, inode, NULL, &f) < 0)
+		return;
+	if (a)
+		rfile_attr(f, a);
+	if (data) {
+		rfile_invalidate(f);
+		/* what is dirty still, if anything, counts beside the committed length */
+		rfile_set_length(f, dirty_length(v, inode));
+	}
+	rfile_put(f);
+}
+
+void vfs_seen(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us)
+{
+	if (a->type == INODE_FILE && attrcache_seen(v->known, inode, asked_us))
+		tell_reader(v, inode, a, false);
+}
+
+void vfs_changed(struct vfs *v, uint64_t inode, const struct attr *a, bool data)
+{
+	attrcache_changed(v->known, inode, clock_us());
+	if (data)
+		attrcache_pages_forget(v->known, inode);
+	if (data || (a && a->type == INODE_FILE))
+		tell_reader(v, inode, a, data);
+}
+
+void vfs_committed(void *arg, uint64_t inode, const struct attr *a)
+{
+	vfs_changed(arg, inode, a, true);
+}
+
+void vfs_fill(struct vfs *v, struct vfs_entry *e)
+{
+	uint64_t length;
+
+	e->attr_us = v->conf.attr_us;
+	e->entry_us = e->attr.type == INODE_DIR ? v->conf.dir_entry_us : v->conf.entry_us;
+	length = e->attr.type == INODE_FILE ? dirty_length(v, e->inode) : 0;
+	if (length > 0) {
+		e->attr.length = MAX(e->attr.length, length);
+		/* the commit will change them, unseen by the kernel */
+		e->attr_us = 0;
+	}
+}
+
+/* --- made up --- */
+
+static void trash_attr(struct vfs *v, struct attr *ret)
+{
+	*ret = (struct attr){
+		.type = INODE_DIR,
+		.mode = 0555,
+		.nlink = 2,
+		.parent = INODE_ROOT,
+		.atime = v->mounted,
+		.mtime = v->mounted,
+		.ctime = v->mounted,
+	};
+}
+
+bool vfs_getattr_made_up(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
+{
+	struct vfs_entry e = {.inode = inode, .attr_us = MADE_UP_US, .entry_us = MADE_UP_US};
+
+	if (inode == INODE_TRASH)
+		trash_attr(v, &e.attr);
+	else if (!internal_attr(v->conf.internal, inode, &e.attr))
+		return false;
+	*ret = e;
+	return true;
+}
+
+bool vfs_lookup_made_up(struct vfs *v, uint64_t parent, const char *name, struct vfs_entry *ret)
+{
+	uint64_t inode;
+
+	if (parent != INODE_ROOT || name[0] != '.')
+		return false;
+	if (strcmp(name, ".trash") == 0)
+		inode = INODE_TRASH;
+	else if (!internal_find(name, &inode))
+		return false;
+	return vfs_getattr_made_up(v, inode, ret);
+}
+
+/* --- look-ups --- */
+
+int vfs_lookup(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
+	       struct vfs_entry *ret)
+{
+	struct vfs_entry e = {0};
+	uint64_t asked = clock_us();
+	int r;
+
+	if (vfs_lookup_made_up(v, parent, name, ret))
+		return 0;
+	r = meta_lookup(v->conf.meta, c, parent, name, &e.inode, &e.attr);
+	if (r < 0)
+		return r;
+	vfs_seen(v, e.inode, &e.attr, asked);
+	vfs_fill(v, &e);
+	*ret = e;
+	return 0;
+}
+
+int vfs_getattr(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
+{
+	struct vfs_entry e = {.inode = inode};
+	uint64_t asked = clock_us();
+	int r;
+
+	if (vfs_getattr_made_up(v, inode, ret))
+		return 0;
+	r = meta_getattr(v->conf.meta, inode, &e.attr);
+	if (r < 0)
+		return r;
+	vfs_seen(v, inode, &e.attr, asked);
+	vfs_fill(v, &e);
+	*ret = e;
+	return 0;
+}
+
+int vfs_setattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigned set,
+		const struct attr *want, const uint64_t *size, struct handle *h,
+		struct vfs_entry *ret)
+{
+	struct vfs_entry e = {.inode = inode};
+	int r = 0;
+
+	if (inode >= INODE_INTERNAL && inode <= INODE_TRASH)
+		return -EPERM;
+	if (size) {
+		r = vfs_truncate(v, c, inode, *size, h != NULL, &e.attr);
+		if (r < 0)
+			return r;
+	}
+	if (set) {
+		r = meta_setattr(v->conf.meta, c, inode, set, want, &e.attr);
+		if (r < 0)
+			return r;
+		vfs_changed(v, inode, &e.attr, false);
+	}
+	if (!size && !set)
+		return vfs_getattr(v, inode, ret);
+	vfs_fill(v, &e);
+	*ret = e;
+	return 0;
+}
+
+int vfs_truncate(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t size,
+		 bool through_handle, struct attr *ret)
+{
+	struct wfile *f;
+	int r;
+
+	if (size > FILE_LENGTH_MAX)
+		return -EFBIG;
+	r = meta_truncate(v->conf.meta, c, inode, size, through_handle, ret);
+	if (r < 0)
+		return r;
+	f = v->writer ? wfile_find(v->writer, inode) : NULL;
+	if (f) {
+		wfile_set_length(f, ret->length);
+		wfile_put(f);
+	}
+	vfs_changed(v, inode, ret, true);
+	return 0;
+}
+
+int vfs_statfs(struct vfs *v, struct meta_statfs *ret)
+{
+	return meta_statfs(v->conf.meta, ret);
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names and extended attributes: what changes a directory is told to attrcache, so that a directory
+ * snapshot taken before does not bring a name back that was removed meanwhile. All block on Redis:
+ * meta workq. */
+#include "client/attrcache.h"
+#include "client/vfs.h"
+
+#include "common/clock.h"
+
+/* the names that this mount makes up in the root cannot be made, removed or replaced */
+static int check_name(struct vfs *v, uint64_t parent, const char *name, int errnum)
+{
+	struct vfs_entry e;
+
+	return vfs_lookup_made_up(v, parent, name, &e) ? errnum : 0;
+}
+
+int vfs_mknod(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
+	      uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
+	      struct vfs_entry *ret)
+{
+	struct vfs_entry e = {0};
+	int r = check_name(v, parent, name, -EEXIST);
+
+	if (r < 0)
+		return r;
+	if (target && strlen(target) > SYMLINK_MAX)
+		return -ENAMETOOLONG;
+	r = meta_mknod(v->conf.meta, c, parent, name, type, mode, umask, rdev, target, &e.inode,
+		       &e.attr);
+	if (r < 0)
+		return r;
+	vfs_changed(v, parent, NULL, false);
+	vfs_fill(v, &e);
+	*ret = e;
+	return 0;
+}
+
+int vfs_unlink(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name)
+{
+	int r = check_name(v, parent, name, -EPERM);
+
+	if (r == 0)
+		r = meta_unlink(v->conf.meta, c, parent, name);
+	if (r == 0)
+		vfs_changed(v, parent, NULL, false);
+	return r;
+}
+
+int vfs_rmdir(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name)
+{
+	int r = check_name(v, parent, name, -EPERM);
+
+	if (r == 0)
+		r = meta_rmdir(v->conf.meta, c, parent, name);
+	if (r == 0)
+		vfs_changed(v, parent, NULL, false);
+	return r;
+}
+
+int vfs_rename(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
+	       uint64_t new_parent, const char *new_name, unsigned flags)
+{
+	uint64_t inode;
+	struct attr a;
+	int r = check_name(v, parent, name, -EPERM);
+
+	if (r == 0)
+		r = check_name(v, new_parent, new_name, -EPERM);
+	if (r == 0)
+		r = meta_rename(v->conf.meta, c, parent, name, new_parent, new_name, flags, &inode,
+				&a);
+	if (r < 0)
+		return r;
+	vfs_changed(v, parent, NULL, false);
+	vfs_changed(v, new_parent, NULL, false);
+	vfs_changed(v, inode, NULL, false);
+	return 0;
+}
+
+int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t parent,
+	     const char *name, struct vfs_entry *ret)
+{
+	struct vfs_entry e = {.inode = inode};
+	int r = check_name(v, parent, name, -EEXIST);
+
+	if (inode >= INODE_INTERNAL && inode <= INODE_TRASH)
+		return -EPERM;
+	if (r == 0)
+		r = meta_link(v->conf.meta, c, inode, parent, name, &e.attr);
+	if (r < 0)
+		return r;
+	vfs_changed(v, parent, NULL, false);
+	vfs_changed(v, inode, &e.attr, false);
+	vfs_fill(v, &e);
+	*ret = e;
+	return 0;
+}
+
+int vfs_readlink(struct vfs *v, uint64_t inode, char **ret)
+{
+	return meta_readlink(v->conf.meta, inode, ret);
+}
+
+/* --- extended attributes --- */
+
+/* labels of the kernel's own that need a mount flag which is not there: asked for at every write
+ * and exec, so never a question to Redis */
+static bool is_kernel_label(const char *name)
+{
+	return strcmp(name, "security.capability") == 0 || strcmp(name, "security.selinux") == 0;
+}
+
+static bool is_acl(const char *name)
+{
+	return strcmp(name, "system.posix_acl_access") == 0 ||
+	       strcmp(name, "system.posix_acl_default") == 0;
+}
+
+static int check_xattr(struct vfs *v, uint64_t inode, const char *name)
+{
+	size_t n = strlen(name);
+
+	if (!v->conf.xattr || is_acl(name))
+		return -ENOTSUP;
+	if (n == 0 || n > NAME_LEN_MAX)
+		return n ? -ERANGE : -EINVAL;
+	return inode >= INODE_INTERNAL && inode <= INODE_TRASH ? -ENODATA : 0;
+}
+
+int vfs_getxattr(struct vfs *v, uint64_t inode, const char *name, char **ret, size_t *ret_len)
+{
+	int r = check_xattr(v, inode, name);
+
+	if (r < 0)
+		return r;
+	if (is_kernel_label(name))
+		return -ENODATA;
+	return meta_getxattr(v->conf.meta, inode, name, ret, ret_len);
+}
+
+int vfs_setxattr(struct vfs *v, uint64_t inode, const char *name, const void *value, size_t len,
+		 int flags)
+{
+	int r = check_xattr(v, inode, name);
+
+	if (r < 0)
+		return r == -ENODATA ? -EPERM : r;
+	if (is_kernel_label(name))
+		return -ENOTSUP;
+	if (len > XATTR_VALUE_MAX)
+		return -E2BIG;
+	return meta_setxattr(v->conf.meta, inode, name, value, len, flags);
+}
+
+int vfs_listxattr(struct vfs *v, uint64_t inode, char **ret, size_t *ret_len)
+{
+	if (!v->conf.xattr)
+		return -ENOTSUP;
+	if (inode >= INODE_INTERNAL && inode <= INODE_TRASH)
+		return -ENODATA;
+	return meta_listxattr(v->conf.meta, inode, ret, ret_len);
+}
+
+int vfs_removexattr(struct vfs *v, uint64_t inode, const char *name)
+{
+	int r = check_xattr(v, inode, name);
+
+	if (r < 0)
+		return r == -ENODATA ? -EPERM : r;
+	if (is_kernel_label(name))
+		return -ENOTSUP;
+	return meta_removexattr(v->conf.meta, inode, name);
+}

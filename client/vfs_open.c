@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening, closing, listing. Open and release block on Redis: meta workq.
+ *
+ * A directory handle keeps what its last reading from offset 0 found; offsets are numbers of
+ * entries in it, so that seekdir works and a listing is stable while names come and go. A snapshot
+ * that this mount changed things under gives names without attributes: the kernel must not make
+ * entries of names that were removed, or of attributes that are old, out of it. */
+#include <fcntl.h>
+
+#include "client/attrcache.h"
+#include "client/vfs.h"
+
+#include "common/clock.h"
+
+static bool for_writing(int flags)
+{
+	return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+static bool for_reading(int flags)
+{
+	return (flags & O_ACCMODE) != O_WRONLY;
+}
+
+/* gives up what hangs on a file handle, and the handle; the engine's open is closed */
+static void file_free(struct handle *h)
+{
+	struct vfs *v = h->vfs;
+	uint64_t inode = h->inode;
+
+	rhandle_free(h->reader);
+	if (h->wfile)
+		wfile_put(h->wfile);
+	if (h->rfile)
+		rfile_put(h->rfile);
+	handle_free(&v->handles, h);
+	(void)meta_close(v->conf.meta, inode);
+}
+
+/* the data path of a file that the engine has opened */
+static int file_attach(struct vfs *v, struct handle *h, const struct chunk_list *first)
+{
+	int r = rfile_get(v->reader, h->inode, first, &h->rfile);
+
+	if (r == 0 && for_reading(h->flags))
+		r = rhandle_new(h->rfile, &h->reader);
+	if (r == 0 && for_writing(h->flags))
+		r = wfile_get(v->writer, h->inode, first->attr.length, &h->wfile);
+	return r;
+}
+
+int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
+	     struct handle **ret, bool *ret_keep)
+{
+	_cleanup_(chunk_list_fini) struct chunk_list first = {0};
+	uint64_t asked = clock_us();
+	struct handle *h;
+	int r;
+
+	if (for_writing(flags) && !v->writer)
+		return -EROFS;
+	r = meta_open(v->conf.meta, c, inode, flags & ~(O_CREAT | O_EXCL), &first);
+	if (r < 0)
+		return r;
+	h = handle_new(&v->handles, v, HANDLE_FILE, inode, flags);
+	if (!h) {
+		(void)meta_close(v->conf.meta, inode);
+		return -ENOMEM;
+	}
+	r = file_attach(v, h, &first);
+	if (r == 0) {
+		vfs_seen(v, inode, &first.attr, asked);
+		*ret_keep = attrcache_pages_match(v->known, inode, &first.attr);
+	}
+	if (r == 0 && (flags & O_TRUNC) && for_writing(flags)) {
+		struct attr a;
+
+		r = vfs_truncate(v, c, inode, 0, true, &a);
+		*ret_keep = false;
+	}
+	if (r < 0) {
+		file_free(h);
+		return r;
+	}
+	*ret = h;
+	return 0;
+}
+
+/* another client may remove the name between EEXIST and the look-up, or make it between ENOENT and
+ * the creation */
+enum { CREATE_TRIES = 8 };
+
+int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
+	       uint32_t mode, uint32_t umask, int flags, struct vfs_entry *ret_entry,
+	       struct handle **ret, bool *ret_keep)
+{
+	struct vfs_entry e;
+	int r = -EIO;
+
+	if (!v->writer)
+		return -EROFS;
+	for (int i = 0; i < CREATE_TRIES; i++) {
+		int how = flags & ~O_TRUNC;
+
+		r = vfs_mknod(v, c, parent, name, INODE_FILE, mode, umask, 0, NULL, &e);
+		if (r == -EEXIST && !(flags & O_EXCL)) {
+			how = flags;
+			r = vfs_lookup(v, c, parent, name, &e);
+			if (r == -ENOENT)
+				continue;
+			if (r == 0 && (e.attr.type != INODE_FILE || e.inode >= INODE_INTERNAL))
+				r = e.attr.type == INODE_DIR ? -EISDIR : -EEXIST;
+		}
+		if (r == 0)
+			r = vfs_open(v, c, e.inode, how, ret, ret_keep);
+		if (r != -ENOENT)
+			break;
+	}
+	if (r < 0)
+		return r;
+	if (flags & O_TRUNC)
+		e.attr.length = 0;
+	vfs_fill(v, &e);
+	*ret_entry = e;
+	return 0;
+}
+
+int vfs_open_internal(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
+		      struct handle **ret)
+{
+	struct vfs_entry e;
+	struct handle *h;
+	int r;
+
+	if (inode == INODE_TRASH || !vfs_getattr_made_up(v, inode, &e))
+		return -ENOENT;
+	if (for_writing(flags) && inode != INODE_CONTROL)
+		return -EACCES;
+	h = handle_new(&v->handles, v, HANDLE_INTERNAL, inode, flags);
+	if (!h)
+		return -ENOMEM;
+	r = internal_open(v->conf.internal, c, inode, &h->internal);
+	if (r < 0) {
+		handle_free(&v->handles, h);
+		return r;
+	}
+	*ret = h;
+	return 0;
+}
+
+void vfs_release(struct handle *h)
+{
+	struct vfs *v = h->vfs;
+
+	switch (h->kind) {
+	case HANDLE_FILE:
+		file_free(h);
+		break;
+	case HANDLE_DIR:
+		meta_dir_free(h->dir);
+		handle_free(&v->handles, h);
+		break;
+	case HANDLE_INTERNAL:
+		internal_close(h->internal);
+		handle_free(&v->handles, h);
+		break;
+	}
+}
+
+void vfs_free(struct vfs *v)
+{
+	struct handle *h;
+
+	if (!v)
+		return;
+	/* files still open when the connection ended: the kernel sends no release for them */
+	while ((h = handles_any(&v->handles)))
+		vfs_release(h);
+	handles_fini(&v->handles);
+	attrcache_free(v->known);
+	free(v);
+}
+
+/* --- directories --- */
+
+int vfs_opendir(struct vfs *v, uint64_t inode, struct handle **ret)
+{
+	struct handle *h = handle_new(&v->handles, v, HANDLE_DIR, inode, O_RDONLY);
+
+	if (!h)
+		return -ENOMEM;
+	*ret = h;
+	return 0;
+}
+
+int vfs_readdir_load(struct handle *h, bool with_attr)
+{
+	struct vfs *v = h->vfs;
+	struct meta_dir *dir;
+	struct vfs_entry self;
+	uint64_t asked = clock_us();
+	int r = vfs_getattr(v, h->inode, &self);
+
+	if (r < 0)
+		return r;
+	r = meta_readdir(v->conf.meta, h->inode, with_attr, &dir);
+	if (r < 0)
+		return r;
+	meta_dir_free(h->dir);
+	h->dir = dir;
+	h->dir_us = asked;
+	h->dir_parent = self.attr.parent ? self.attr.parent : INODE_ROOT;
+	return 0;
+}
+
+/* entries that no directory record has: . and .., in the root the mount's own; false: n is behind
+ * them, by *ret_over */
+static bool made_up_at(struct handle *h, uint64_t n, struct vfs_dirent *d, uint64_t *ret_over)
+{
+	uint64_t count = 2, inode = 0;
+	const char *name = NULL;
+
+	if (n < 2) {
+		name = n ? ".." : ".";
+		inode = n ? h->dir_parent : h->inode;
+	} else if (h->inode == INODE_ROOT) {
+		name = internal_listed(n - 2, &inode);
+		while (internal_listed(count - 2, &(uint64_t){0}))
+			count++;
+		if (!name && n == count) {
+			name = ".trash";
+			inode = INODE_TRASH;
+		}
+		count++;
+	}
+	if (!name) {
+		*ret_over = n - count;
+		return false;
+	}
+	*d = (struct vfs_dirent){
+		.name = name, .name_len = strlen(name), .entry.inode = inode, .next = n + 1};
+	d->full = n >= 2 && vfs_getattr_made_up(h->vfs, inode, &d->entry);
+	if (n < 2)
+		d->entry.attr.type = INODE_DIR;
+	return true;
+}
+
+bool vfs_readdir_at(struct handle *h, uint64_t off, struct vfs_dirent *ret)
+{
+	struct vfs *v = h->vfs;
+	const struct meta_entry *m;
+	uint64_t i;
+
+	if (!h->dir)
+		return false;
+	if (made_up_at(h, off, ret, &i))
+		return true;
+	if (i >= h->dir->n)
+		return false;
+	m = &h->dir->entries[i];
+	*ret = (struct vfs_dirent){
+		.name = m->name,
+		.name_len = m->name_len,
+		.entry = {.inode = m->inode, .attr = m->attr},
+		.full = m->full,
+		.next = off + 1,
+	};
+	if (ret->full && (attrcache_changed_since(v->known, h->inode, h->dir_us) ||
+			  attrcache_changed_since(v->known, m->inode, h->dir_us)))
+		ret->full = false;
+	if (ret->full)
+		vfs_fill(v, &ret->entry);
+	return true;
+}
