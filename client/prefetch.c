@@ -60,9 +60,7 @@ static void prefetch_done(struct block_req *req, int status, void *arg)
 {
 	struct reader *r = arg;
 
-	if (status == 0)
-		metric_add(r->ahead[req->via], req->len);
-	else if (status == -ENOBUFS)
+	if (status == -ENOBUFS)
 		metric_add(r->refused, 1);
 	__atomic_sub_fetch(&r->prefetching, req->len, __ATOMIC_RELAXED);
 	__atomic_sub_fetch(&r->prefetches, 1, __ATOMIC_RELEASE);

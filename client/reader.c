@@ -70,17 +70,6 @@ int reader_new(const struct reader_conf *conf, struct reader **ret)
 	pool_stat(conf->env->pool, &ps);
 	r->share = ps.budget / 2;
 	r->prefetch_max = conf->env->codec == CODEC_NONE ? ps.budget / 2 : ps.budget / 4;
-	for (unsigned v = 0; m && v < VIA_COUNT; v++) {
-		char label[48];
-
-		(void)snprintf(label, sizeof(label), "source=\"%s\"", req_via_name(v));
-		if (v == VIA_NONE)
-			continue;
-		r->bytes[v] = metrics_get(m, "stoke_read_bytes_total", label, METRIC_COUNTER,
-					  "Bytes that reads asked for, by who had them");
-		r->ahead[v] = metrics_get(m, "stoke_prefetch_bytes_total", label, METRIC_COUNTER,
-					  "Bytes read ahead, by who had them");
-	}
 	if (m) {
 		r->refused = metrics_get(m, "stoke_prefetch_refused_total", "", METRIC_COUNTER,
 					 "Blocks not read ahead for want of memory");
@@ -289,7 +278,6 @@ static void part_done(struct block_req *req, int status, void *arg)
 	if (status == 0) {
 		/* descriptors are read by the layer that got them: here is memory */
 		assert(blob_mem(&req->data));
-		metric_add(rr->r->bytes[req->via], req->len);
 		if (rr->bounce) {
 			memcpy(rr->bounce + p->out_off, blob_mem(&req->data), req->len);
 		} else {

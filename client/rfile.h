@@ -21,7 +21,7 @@ struct reader {
 	uint64_t prefetch_max;		  /* bytes of prefetch in flight, at most */
 	uint64_t prefetching;		  /* now (atomic) */
 	unsigned prefetches;		  /* requests now (atomic) */
-	struct metric *bytes[VIA_COUNT], *ahead[VIA_COUNT], *refused, *retried, *failed, *lists;
+	struct metric *refused, *retried, *failed, *lists;
 };
 
 /* What a chunk shows; immutable once it is in a file's table, counted. */
