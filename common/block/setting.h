@@ -12,12 +12,13 @@ struct setting {
 	char *name, *uuid, *storage, *bucket;
 	char *access_key, *secret_key, *session_token;	/* plain (unsealed); NULL when absent */
 	uint32_t block_size;			/* bytes */
-	enum codec codec;
+	char *compression;			/* as stored; "" when absent */
+	enum codec codec;			/* CODEC_NONE too when compression is not known, which setting_check refuses */
 	bool hash_prefix, dir_stats, user_group_quota, enable_acl, change_log, encrypted, tiers, kerberos, ranger;
 	unsigned shards, trash_days, meta_version;
 	uint64_t capacity, inodes;		/* 0: no limit */
 	uint64_t upload_limit, download_limit;	/* Mbit/s, 0: none */
-	char *min_client, *max_client;
+	char *min_client, *max_client;		/* NULL when absent */
 	char *text;				/* as stored, secrets included: never logged */
 };
 
