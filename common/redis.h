@@ -22,7 +22,7 @@ struct redis_conf {
 };
 
 /* Parses url and connects once: -EINVAL (malformed), -EOPNOTSUPP (a form not handled), -ECONNREFUSED, -ETIMEDOUT, -EACCES (password),
- * -EPROTO (not Redis, or older than 4.0): err then holds one line that names the server without its password. */
+ * -EPROTO (not Redis, or older than 4.0), -EAGAIN (it is still loading): err then holds one line that names the server without its password. */
 int redis_new(const char *url, const struct redis_conf *conf, struct redis **ret, struct str *err);
 void redis_free(struct redis *r);
 /* the url for people: password replaced by **** */
@@ -30,7 +30,8 @@ const char *redis_name(const struct redis *r);
 /* overwrites the password inside the caller's copy of the url (argv) with '*' */
 void redis_blank_password(char *url);
 
-/* a connected connection, or -ETIMEDOUT / -ECONNREFUSED when deadline_us (monotonic) passes; reconnects with back-off and jitter */
+/* deadline_us, here and below: 0 is none.
+ * A connected connection, or -ETIMEDOUT / -ECONNREFUSED when deadline_us (monotonic) passes; reconnects with back-off and jitter */
 int redis_acquire(struct redis *r, uint64_t deadline_us, struct redis_conn **ret);
 /* gives it back; broken ones are closed. A connection must not have unread replies or an open MULTI. */
 void redis_release(struct redis_conn *c);
@@ -47,7 +48,8 @@ int redis_appendv(struct redis_conn *c, int argc, const char **argv, const size_
 int redis_next(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **ret);
 const char *redis_error(const struct redis_conn *c);
 
-/* acquire, one command, release; retried over new connections until deadline_us while the network fails: for commands that may be done twice */
+/* acquire, one command, release; retried over new connections until deadline_us while the network fails or the server is -EAGAIN:
+ * for commands that may be done twice */
 int redis_once(struct redis *r, uint64_t deadline_us, struct redis_reply **ret, const char *fmt, ...);
 
 struct redis_script { const char *name; char *text; char sha[41]; };
