@@ -12,7 +12,7 @@
 struct peers;			/* all of them */
 struct peer;			/* one daemon; lives as long as peers */
 
-enum { PEER_SMALL = 131072, PEER_MAX_IN_FLIGHT = 1024, PEER_MAX_TOMBSTONES = 64 };
+enum { PEER_SMALL = 131072, PEER_MAX_IN_FLIGHT = 1024, PEER_MAX_TOMBSTONES = 64, PEER_SWEEP_US = 50000, PEER_PROBE_US = 1000000 };
 
 struct peers_conf {
 	struct hello_id id;		/* who we are; secret for TCP */
@@ -30,17 +30,23 @@ struct peer *peers_get(struct peers *p, const char *addr, uint16_t port);
 struct peer_call {
 	uint8_t op;
 	uint32_t flags;			/* enum frame_flag */
-	uint64_t timeout_us;		/* travels as remaining time; 0: none. Not enforced here: the caller's fork does */
+	uint64_t timeout_us;		/* travels as remaining time; 0: none */
+	/* The call ends with -ETIMEDOUT (and leaves a tombstone) when nothing of its answer came for that long: neither FILLING nor a byte of the body.
+	 * Looked at every PEER_SWEEP_US, so always later than a fork's own timer; it only gives back what the fork already gave up. The owner may
+	 * change it on the call's loop (in filling). 0: never */
+	uint64_t quiet_us;
 	uint8_t head[MSG_GET];		/* body: head, then out (PUT: data and sums) */
 	size_t head_len;
 	struct blob out[2];		/* memory blobs; references owned by the call until done */
-	struct buf *in;			/* where the answer's body goes (reserved by the caller, owned by it) */
+	struct buf *in;			/* where a good answer's body goes (reserved by the caller, owned by it); NULL: a small one is skipped */
 	size_t in_off, in_cap;		/* a body longer than this closes the connection */
 	size_t in_len;			/* its length */
 	int fd;				/* answer with FRAME_HAS_FD: the descriptor, caller closes; else -1 */
-	char reason[REQ_REASON];	/* text of a final error */
+	uint16_t verdict;		/* the answer's status (ops.def) when there was one, else ST_OK; tells -EACCES of an object from that of a handshake */
+	char reason[REQ_REASON];	/* text of an answered error, or what is wrong with the connection */
 	/* both on the connection's loop. filling: at most once, before done. status: 0 or a negative errno (msg_status_to_errno,
-	 * -EHOSTDOWN, -ECONNREFUSED, -EPROTO, -EACCES, -ECANCELED) */
+	 * -EHOSTDOWN, -ECONNREFUSED, -ETIMEDOUT, -EPROTO, -EACCES, -ESTALE, -EBUSY (PEER_MAX_IN_FLIGHT are waiting), -ECANCELED).
+	 * filling may be NULL; done may free the call. */
 	void (*filling)(struct peer_call *c);
 	void (*done)(struct peer_call *c, int status);
 	/* private */
@@ -48,19 +54,32 @@ struct peer_call {
 	struct loop_job job;
 	struct peer *peer;
 	void *conn;
-	uint64_t id, sent_us;
+	uint64_t id, sent_us, moved_us;
+	uint8_t state;
+	bool filled, probe;
 };
 
 /* any thread; done is called exactly once, never before peer_start returned on the same loop's stack */
 void peer_start(struct peer *p, struct peer_call *c, bool bulk);
-/* On the call's loop thread: done will not be called any more and the call may go; the answer, if it comes, is skipped over (a tombstone). */
+/* On the call's loop thread (peer_loop), after peer_start's job ran there or from the call's own callbacks: done will not be called any more and the
+ * call may go; the answer, if it comes, is skipped over (a tombstone). */
 void peer_abandon(struct peer_call *c);
+/* the loop on which this peer's calls live */
+struct loop *peer_loop(const struct peer *p, bool bulk);
+/* any thread: sends op (BAD, CLOSED) and forgets it; its answer is awaited and dropped. Lost without memory or connection. */
+void peer_tell(struct peer *p, uint8_t op, const uint8_t *body, size_t n);
 
-struct peer_health { bool down, slow; uint64_t p99_us; unsigned in_flight; };
+/* down: calls end at once with the status of the last try to connect, and a probe tries again in the background. slow: it answered too late; a probe
+ * asks until it answers in time. idle_us: since the last byte from it came, over all its connections. */
+struct peer_health { bool down, slow; int error; uint64_t p99_us, idle_us; unsigned in_flight; };
 void peer_health(struct peer *p, struct peer_health *ret);
-/* outcome as the caller saw it (a hedge that had to be sent, a damaged answer): moves health */
+/* Outcome as the caller saw it: -ETIMEDOUT (a hedge had to be sent) makes it slow and starts probing, -EBADMSG (a damaged answer) does so when it
+ * happens often; 0 is good news; others change nothing. */
 void peer_note(struct peer *p, int status);
+/* asks in the background whether it still answers; if not within PEER_PROBE_US it is slow */
+void peer_probe(struct peer *p);
 const char *peer_name(const struct peer *p);
+bool peer_is_local(const struct peer *p);	/* a unix socket: descriptors can be asked for */
 
 /* --- the source layer --- */
 enum source_peer_mode {

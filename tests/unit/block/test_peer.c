@@ -1,0 +1,1128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peer connections against a scripted daemon: a thread that takes one connection after the other,
+ * shakes hands, and then does what the test's script says, with the encoders of proto/. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "common/block/peer.h"
+#include "common/clock.h"
+
+enum { BLOCK = 1 << 20, WAIT_US = 20000000 };
+
+static struct secret good = {16, (uint8_t[]){"0123456789abcdef"}};
+static struct secret bad = {16, (uint8_t[]){"0123456789abcdeF"}};
+
+/* --- the daemon --- */
+
+struct daemon {
+	int lfd;
+	uint16_t port;
+	char path[100];
+	struct hello_id id;
+	void (*script)(struct daemon *d, int fd);
+	pthread_t thread;
+	unsigned accepted; /* atomic */
+	int note;	   /* what the script saw, atomic */
+};
+
+struct asked {
+	struct frame f;
+	uint8_t body[FRAME_SMALL_MAX];
+};
+
+static bool read_all(int fd, void *p, size_t n)
+{
+	size_t have = 0;
+
+	while (have < n) {
+		ssize_t r = recv(fd, (char *)p + have, n - have, 0);
+
+		if (r <= 0)
+			return false;
+		have += (size_t)r;
+	}
+	return true;
+}
+
+static bool next(int fd, struct asked *a)
+{
+	uint8_t h[FRAME_HEADER];
+
+	if (!read_all(fd, h, sizeof(h)) || frame_decode(h, sizeof(h), 0, &a->f) != FRAME_HEADER)
+		return false;
+	return a->f.body_len <= sizeof(a->body) && read_all(fd, a->body, a->f.body_len);
+}
+
+static void send_raw(int fd, const void *p, size_t n)
+{
+	size_t off = 0;
+
+	while (off < n) {
+		ssize_t r = send(fd, (const char *)p + off, n - off, MSG_NOSIGNAL);
+
+		if (r <= 0)
+			return;
+		off += (size_t)r;
+	}
+}
+
+static void answer_head(int fd, const struct asked *a, unsigned status, uint32_t flags, size_t n)
+{
+	struct frame f = {.version = FRAME_VERSION,
+			  .op = a->f.op,
+			  .status = (uint16_t)status,
+			  .id = a->f.id,
+			  .flags = flags,
+			  .body_len = (uint32_t)n};
+	uint8_t h[FRAME_HEADER];
+
+	frame_encode(&f, h);
+	send_raw(fd, h, sizeof(h));
+}
+
+static void answer(int fd, const struct asked *a, unsigned status, const void *p, size_t n)
+{
+	answer_head(fd, a, status, 0, n);
+	send_raw(fd, p, n);
+}
+
+/* GET's bytes are told by its slice number */
+static void answer_get(int fd, const struct asked *a)
+{
+	static uint8_t data[BLOCK]; /* one daemon thread at a time */
+	struct msg_get g;
+
+	if (a->f.op != OP_GET) { /* a probe that came after the test's call broke */
+		answer(fd, a, ST_OK, NULL, 0);
+		return;
+	}
+	assert_int_equal(msg_get_decode(a->body, a->f.body_len, &g), MSG_GET);
+	memset(data, (int)g.key.slice, g.len);
+	answer(fd, a, ST_OK, data, g.len);
+}
+
+static void answer_fds(int fd, const struct asked *a, uint32_t flags, int n_fds)
+{
+	struct frame f = {.version = FRAME_VERSION, .op = a->f.op, .id = a->f.id, .flags = flags};
+	uint8_t h[FRAME_HEADER];
+	alignas(struct cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {0};
+	struct iovec iov = {h, sizeof(h)};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control};
+	struct cmsghdr *cm;
+	int fds[4];
+
+	frame_encode(&f, h);
+	for (int i = 0; i < n_fds; i++)
+		fds[i] = open("/dev/zero", O_RDONLY);
+	m.msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof(int));
+	cm = (struct cmsghdr *)(void *)control;
+	cm->cmsg_level = SOL_SOCKET;
+	cm->cmsg_type = SCM_RIGHTS;
+	cm->cmsg_len = CMSG_LEN((size_t)n_fds * sizeof(int));
+	memcpy(CMSG_DATA(cm), fds, (size_t)n_fds * sizeof(int));
+	(void)sendmsg(fd, &m, MSG_NOSIGNAL); /* a probe's connection may be gone */
+	for (int i = 0; i < n_fds; i++)
+		close(fds[i]);
+}
+
+static bool shake(struct daemon *d, int fd)
+{
+	uint8_t body[MSG_HELLO_MAX + MSG_HMAC], role;
+	struct hello_state st;
+	struct asked a;
+	size_t n;
+	int r;
+
+	if (!next(fd, &a) || a.f.op != OP_HELLO)
+		return false;
+	r = hello_answer(&d->id, &st, a.body, a.f.body_len, body, &n, &role);
+	if (r < 0) {
+		answer(fd, &a, r == -ESTALE ? ST_STALE : ST_DENIED, NULL, 0);
+		return false;
+	}
+	answer(fd, &a, ST_OK, body, n);
+	if (!d->id.secret)
+		return true;
+	if (!next(fd, &a) || a.f.op != OP_PROOF)
+		return false;
+	r = hello_verify(&d->id, &st, a.body, a.f.body_len);
+	answer(fd, &a, r < 0 ? ST_DENIED : ST_OK, NULL, 0);
+	return r == 0;
+}
+
+static void *daemon_thread(void *arg)
+{
+	struct daemon *d = arg;
+	int fd;
+
+	while ((fd = accept(d->lfd, NULL, NULL)) >= 0) {
+		__atomic_fetch_add(&d->accepted, 1, __ATOMIC_SEQ_CST);
+		if (shake(d, fd))
+			d->script(d, fd);
+		close(fd);
+	}
+	return NULL;
+}
+
+static void daemon_listen(struct daemon *d)
+{
+	struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(d->port)};
+	struct sockaddr_un un = {.sun_family = AF_UNIX};
+	socklen_t n = sizeof(in);
+	int on = 1;
+
+	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	d->lfd = socket(d->path[0] ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (d->path[0]) {
+		snprintf(un.sun_path, sizeof(un.sun_path), "%s", d->path);
+		unlink(d->path);
+		assert_int_equal(bind(d->lfd, (struct sockaddr *)&un, sizeof(un)), 0);
+	} else {
+		setsockopt(d->lfd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+		assert_int_equal(bind(d->lfd, (struct sockaddr *)&in, sizeof(in)), 0);
+		assert_int_equal(getsockname(d->lfd, (struct sockaddr *)&in, &n), 0);
+		d->port = ntohs(in.sin_port);
+	}
+	assert_int_equal(listen(d->lfd, 16), 0);
+}
+
+static void daemon_start(struct daemon *d, bool local, void (*script)(struct daemon *, int))
+{
+	memset(d, 0, sizeof(*d));
+	d->script = script;
+	d->id = (struct hello_id){.role = ROLE_MEMBER, .group = "g", .node = "d"};
+	if (local)
+		snprintf(d->path, sizeof(d->path), "/tmp/stoke-test-peer-%d.sock", getpid());
+	else
+		d->id.secret = &good;
+	daemon_listen(d);
+	assert_int_equal(pthread_create(&d->thread, NULL, daemon_thread, d), 0);
+}
+
+/* the connection is closed by peers_free before */
+static void daemon_stop(struct daemon *d)
+{
+	shutdown(d->lfd, SHUT_RDWR);
+	pthread_join(d->thread, NULL);
+	close(d->lfd);
+	if (d->path[0])
+		unlink(d->path);
+}
+
+/* --- the asker --- */
+
+static struct loop *loops[2];
+static struct pool *pool;
+static struct mtx lock = MTX_INIT;
+static struct cond cond;
+
+struct tcall {
+	struct peer_call c;
+	int status;
+	unsigned done, filled;
+	uint64_t order;
+};
+static uint64_t order;
+
+static void t_filling(struct peer_call *c)
+{
+	mtx_lock(&lock);
+	container_of(c, struct tcall, c)->filled++;
+	cond_broadcast(&cond);
+	mtx_unlock(&lock);
+}
+
+static void t_done(struct peer_call *c, int status)
+{
+	struct tcall *t = container_of(c, struct tcall, c);
+
+	mtx_lock(&lock);
+	t->done++;
+	t->status = status;
+	t->order = ++order;
+	cond_broadcast(&cond);
+	mtx_unlock(&lock);
+}
+
+static void t_get(struct tcall *t, uint64_t slice, size_t len)
+{
+	struct msg_get g = {.key = {.slice = slice, .size = BLOCK}, .len = (uint32_t)len};
+	size_t reserved = 0;
+
+	memset(t, 0, sizeof(*t));
+	t->c.op = OP_GET;
+	t->c.timeout_us = 1000000;
+	t->c.head_len = msg_get_encode(&g, t->c.head);
+	assert_int_equal(pool_reserve(pool, POOL_DEMAND, pool_cost(len), NULL), 0);
+	reserved = pool_cost(len);
+	t->c.in = pool_take(pool, POOL_DEMAND, len, &reserved);
+	assert_non_null(t->c.in);
+	t->c.in_cap = len;
+	t->c.filling = t_filling;
+	t->c.done = t_done;
+}
+
+static void t_free(struct tcall *t)
+{
+	buf_unref(t->c.in);
+}
+
+static int t_wait(struct tcall *t)
+{
+	uint64_t end = clock_us() + WAIT_US;
+
+	mtx_lock(&lock);
+	while (!t->done && clock_us() < end)
+		cond_wait_us(&cond, &lock, 100000);
+	mtx_unlock(&lock);
+	assert_int_equal(t->done, 1);
+	return t->status;
+}
+
+static void t_expect(struct tcall *t, uint64_t slice, size_t len)
+{
+	assert_int_equal(t_wait(t), 0);
+	assert_int_equal(t->c.in_len, len);
+	for (size_t i = 0; i < len; i++)
+		assert_int_equal(t->c.in->mem[i], (uint8_t)slice);
+}
+
+static struct peers *asker(const struct secret *s)
+{
+	struct peers_conf conf = {
+		.id = {.role = ROLE_MOUNT, .group = "g", .node = "m", .secret = s},
+		.loops = loops,
+		.n_loops = 2,
+	};
+	struct peers *ps;
+
+	assert_int_equal(peers_new(&conf, &ps), 0);
+	return ps;
+}
+
+static struct peer *peer_of(struct peers *ps, const struct daemon *d)
+{
+	struct peer *p =
+		d->path[0] ? peers_get(ps, d->path, 0) : peers_get(ps, "127.0.0.1", d->port);
+
+	assert_non_null(p);
+	return p;
+}
+
+/* one GET against a daemon that does script: its status */
+static int one_get(void (*script)(struct daemon *, int), bool local, uint32_t flags)
+{
+	struct daemon d;
+	struct tcall t;
+	struct peers *ps = asker(&good);
+	int r;
+
+	daemon_start(&d, local, script);
+	t_get(&t, 3, FRAME_PIECE);
+	t.c.flags = flags;
+	peer_start(peer_of(ps, &d), &t.c, true);
+	r = t_wait(&t);
+	assert_true(r == 0 || t.c.fd < 0);
+	if (t.c.fd >= 0)
+		close(t.c.fd);
+	peers_free(ps);
+	daemon_stop(&d);
+	t_free(&t);
+	return r;
+}
+
+/* --- scripts and tests --- */
+
+static void serve(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	while (next(fd, &a)) {
+		if (a.f.op == OP_GET)
+			answer_get(fd, &a);
+		else
+			answer(fd, &a, ST_OK, NULL, 0);
+	}
+}
+
+static void peer_gets_over_tcp_and_unix(void **state)
+{
+	(void)state;
+	for (int local = 0; local < 2; local++) {
+		struct daemon d;
+		struct tcall t[20];
+		struct peers *ps = asker(&good);
+
+		daemon_start(&d, local, serve);
+		for (unsigned i = 0; i < 20; i++) {
+			t_get(&t[i], i + 1, i % 2 ? FRAME_PIECE : 5 * FRAME_PIECE);
+			peer_start(peer_of(ps, &d), &t[i].c, true);
+		}
+		for (unsigned i = 0; i < 20; i++) {
+			t_expect(&t[i], i + 1, i % 2 ? FRAME_PIECE : 5 * FRAME_PIECE);
+			t_free(&t[i]);
+		}
+		assert_ptr_equal(peer_of(ps, &d), peer_of(ps, &d));
+		assert_int_equal(d.accepted, 1);
+		peers_free(ps);
+		daemon_stop(&d);
+	}
+}
+
+static void peer_finds_a_host_name(void **state)
+{
+	struct daemon d;
+	struct tcall t;
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, false, serve);
+	t_get(&t, 9, FRAME_PIECE);
+	peer_start(peers_get(ps, "localhost", d.port), &t.c, true);
+	t_expect(&t, 9, FRAME_PIECE);
+	peers_free(ps);
+	daemon_stop(&d);
+	t_free(&t);
+}
+
+static void backwards(struct daemon *d, int fd)
+{
+	struct asked a[3];
+
+	for (unsigned i = 0; i < 3; i++)
+		if (!next(fd, &a[i]))
+			return;
+	answer_get(fd, &a[2]);
+	answer_get(fd, &a[0]);
+	answer_get(fd, &a[1]);
+	serve(d, fd);
+}
+
+static void peer_takes_answers_out_of_order(void **state)
+{
+	struct daemon d;
+	struct tcall t[3];
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, false, backwards);
+	for (unsigned i = 0; i < 3; i++) {
+		t_get(&t[i], i + 1, (i + 1) * FRAME_PIECE);
+		peer_start(peer_of(ps, &d), &t[i].c, true);
+	}
+	for (unsigned i = 0; i < 3; i++)
+		t_expect(&t[i], i + 1, (i + 1) * FRAME_PIECE);
+	assert_true(t[2].order < t[0].order && t[0].order < t[1].order);
+	for (unsigned i = 0; i < 3; i++)
+		t_free(&t[i]);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void fill_first(struct daemon *d, int fd)
+{
+	struct asked a, b;
+
+	if (!next(fd, &a) || !next(fd, &b))
+		return;
+	answer(fd, &a, ST_FILLING, NULL, 0);
+	answer(fd, &a, ST_FILLING, NULL, 0);
+	answer_get(fd, &b);
+	answer_get(fd, &a);
+	serve(d, fd);
+}
+
+static void peer_tells_filling_once(void **state)
+{
+	struct daemon d;
+	struct tcall t[2];
+	struct peers *ps = asker(&good);
+	struct peer_health h;
+
+	(void)state;
+	daemon_start(&d, false, fill_first);
+	for (unsigned i = 0; i < 2; i++) {
+		t_get(&t[i], i + 1, FRAME_PIECE);
+		peer_start(peer_of(ps, &d), &t[i].c, true);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		t_expect(&t[i], i + 1, FRAME_PIECE);
+	assert_int_equal(t[0].filled, 1);
+	assert_int_equal(t[1].filled, 0);
+	peer_health(peer_of(ps, &d), &h);
+	assert_true(!h.down && !h.slow && h.p99_us > 0 && h.in_flight == 0);
+	for (unsigned i = 0; i < 2; i++)
+		t_free(&t[i]);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void no_object(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	while (next(fd, &a))
+		answer(fd, &a, ST_NO_OBJECT, "vol/chunks/0/0/3_0_9: 404\n", 26);
+}
+
+static void peer_hands_up_final_verdicts(void **state)
+{
+	struct daemon d;
+	struct tcall t;
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, false, no_object);
+	t_get(&t, 3, FRAME_PIECE);
+	peer_start(peer_of(ps, &d), &t.c, true);
+	assert_int_equal(t_wait(&t), -ENODATA);
+	assert_int_equal(t.c.verdict, ST_NO_OBJECT);
+	assert_string_equal(t.c.reason, "vol/chunks/0/0/3_0_9: 404?");
+	t_free(&t);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void garbage(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (next(fd, &a))
+		send_raw(fd, "HTTP/1.1 400 Bad Request\r\n\r\nand more of it", 42);
+	(void)next(fd, &a);
+}
+
+static void oversize(struct daemon *d, int fd)
+{
+	static const uint8_t data[2 * FRAME_PIECE];
+	struct asked a;
+
+	(void)d;
+	if (next(fd, &a))
+		answer(fd, &a, ST_OK, data, sizeof(data));
+	(void)next(fd, &a);
+}
+
+static void huge(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (next(fd, &a))
+		answer_head(fd, &a, ST_OK, 0, FRAME_BODY_MAX + 1);
+	(void)next(fd, &a);
+}
+
+static void wrong_id(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (!next(fd, &a))
+		return;
+	a.f.id += 1 << 16;
+	answer_get(fd, &a);
+	(void)next(fd, &a);
+}
+
+static void twice(struct daemon *d, int fd)
+{
+	struct asked a, b;
+
+	(void)d;
+	if (!next(fd, &a))
+		return;
+	answer_get(fd, &a);
+	answer_get(fd, &a);
+	(void)next(fd, &b);
+}
+
+static void wrong_op(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (!next(fd, &a))
+		return;
+	a.f.op = OP_DROP;
+	answer(fd, &a, ST_OK, NULL, 0);
+	(void)next(fd, &a);
+}
+
+static void mid_body(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (!next(fd, &a))
+		return;
+	answer_head(fd, &a, ST_OK, 0, FRAME_PIECE);
+	send_raw(fd, "some bytes", 10);
+}
+
+static void mid_head(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (next(fd, &a))
+		send_raw(fd, "STKE", 4);
+}
+
+static void peer_survives_nonsense_S02(void **state)
+{
+	(void)state;
+	for (int local = 0; local < 2; local++) {
+		assert_int_equal(one_get(garbage, local, 0), -EPROTO);
+		assert_int_equal(one_get(oversize, local, 0), -EPROTO);
+		assert_int_equal(one_get(huge, local, 0), -EPROTO);
+		assert_int_equal(one_get(wrong_id, local, 0), -EPROTO);
+		assert_int_equal(one_get(wrong_op, local, 0), -EPROTO);
+		assert_int_equal(one_get(twice, local, 0), 0);
+		assert_int_equal(one_get(mid_body, local, 0), -EHOSTDOWN);
+		assert_int_equal(one_get(mid_head, local, 0), -EHOSTDOWN);
+	}
+}
+
+static void peer_and_daemon_prove_themselves_S01(void **state)
+{
+	struct daemon d;
+	struct tcall t;
+	struct peers *ps;
+
+	(void)state;
+	for (int k = 0; k < 3; k++) {
+		ps = asker(k == 0 ? &bad : k == 1 ? NULL : &good);
+		daemon_start(&d, false, serve);
+		if (k == 2)
+			d.id.volume.b[0] = 1;
+		t_get(&t, 1, FRAME_PIECE);
+		peer_start(peer_of(ps, &d), &t.c, true);
+		assert_int_equal(t_wait(&t), k == 2 ? -ESTALE : -EACCES);
+		assert_int_equal(t.c.verdict, ST_OK); /* nobody's verdict on the object */
+		assert_non_null(strstr(t.c.reason, "127.0.0.1"));
+		t_free(&t);
+		peers_free(ps);
+		daemon_stop(&d);
+	}
+}
+
+/* answers every second GET, the others later, when a STAT comes */
+static void half(struct daemon *d, int fd)
+{
+	struct asked kept[4], a;
+	unsigned n = 0, gets = 0;
+
+	(void)d;
+	while (next(fd, &a)) {
+		if (a.f.op == OP_GET && gets++ % 2 == 0 && n < ARRAY_LEN(kept)) {
+			kept[n++] = a;
+		} else if (a.f.op == OP_GET) {
+			answer_get(fd, &a);
+		} else {
+			while (n > 0)
+				answer_get(fd, &kept[--n]);
+			answer(fd, &a, ST_OK, NULL, 0);
+		}
+	}
+}
+
+static void stat_call(struct tcall *t)
+{
+	memset(t, 0, sizeof(*t));
+	t->c.op = OP_STAT;
+	t->c.done = t_done;
+}
+
+static void peer_skips_late_answers_G02(void **state)
+{
+	struct daemon d;
+	struct tcall late, t, st;
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, false, half);
+	for (unsigned i = 0; i < 4; i++) {
+		t_get(&late, 1, FRAME_PIECE);
+		late.c.quiet_us = 100000;
+		peer_start(peer_of(ps, &d), &late.c, true);
+		assert_int_equal(t_wait(&late), -ETIMEDOUT);
+		memset(late.c.in->mem, 0xee, FRAME_PIECE);
+		t_get(&t, 2, FRAME_PIECE);
+		peer_start(peer_of(ps, &d), &t.c, true);
+		t_expect(&t, 2, FRAME_PIECE);
+		stat_call(&st);
+		peer_start(peer_of(ps, &d), &st.c, true);
+		assert_int_equal(t_wait(&st), 0);
+		assert_int_equal(late.c.in->mem[0], 0xee);
+		assert_int_equal(late.done, 1);
+		t_free(&t);
+		t_free(&late);
+	}
+	assert_int_equal(d.accepted, 1);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void never(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	if (__atomic_load_n(&d->accepted, __ATOMIC_SEQ_CST) > 1) {
+		serve(d, fd);
+		return;
+	}
+	while (next(fd, &a))
+		;
+}
+
+static void peer_closes_after_too_many_tombstones(void **state)
+{
+	static struct tcall t[PEER_MAX_TOMBSTONES + 6];
+	struct daemon d;
+	struct tcall after;
+	struct peers *ps = asker(&good);
+	unsigned late = 0;
+
+	(void)state;
+	daemon_start(&d, false, never);
+	for (unsigned i = 0; i < ARRAY_LEN(t); i++) {
+		t_get(&t[i], 1, FRAME_PIECE);
+		t[i].c.quiet_us = i < PEER_MAX_TOMBSTONES + 1 ? 100000 : 0;
+		peer_start(peer_of(ps, &d), &t[i].c, true);
+	}
+	for (unsigned i = 0; i < ARRAY_LEN(t); i++) {
+		int r = t_wait(&t[i]);
+
+		assert_true(r == -ETIMEDOUT || r == -EHOSTDOWN);
+		late += r == -ETIMEDOUT;
+		t_free(&t[i]);
+	}
+	assert_int_equal(late, PEER_MAX_TOMBSTONES + 1);
+	t_get(&after, 7, FRAME_PIECE);
+	peer_start(peer_of(ps, &d), &after.c, true);
+	t_expect(&after, 7, FRAME_PIECE);
+	t_free(&after);
+	assert_int_equal(d.accepted, 2);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void half_body(struct daemon *d, int fd)
+{
+	static const uint8_t data[4 * FRAME_PIECE];
+	struct asked a, b;
+
+	if (!next(fd, &a))
+		return;
+	answer_head(fd, &a, ST_OK, 0, sizeof(data));
+	send_raw(fd, data, FRAME_PIECE);
+	__atomic_store_n(&d->note, 1, __ATOMIC_SEQ_CST);
+	if (!next(fd, &b)) /* sent after the first was abandoned */
+		return;
+	send_raw(fd, data + FRAME_PIECE, 3 * FRAME_PIECE);
+	answer_get(fd, &b);
+	serve(d, fd);
+}
+
+static void abandon(void *arg)
+{
+	peer_abandon(arg);
+}
+
+static void peer_abandons_in_the_middle_of_a_body(void **state)
+{
+	struct daemon d;
+	struct tcall t, u;
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, false, half_body);
+	t_get(&t, 0x55, 4 * FRAME_PIECE);
+	peer_start(peer_of(ps, &d), &t.c, true);
+	while (!__atomic_load_n(&d.note, __ATOMIC_SEQ_CST))
+		usleep(1000);
+	loop_run_sync(peer_loop(peer_of(ps, &d), true), abandon, &t.c);
+	t_free(&t); /* gone: nothing may touch it */
+	t_get(&u, 6, FRAME_PIECE);
+	peer_start(peer_of(ps, &d), &u.c, true);
+	t_expect(&u, 6, FRAME_PIECE);
+	t_free(&u);
+	assert_int_equal(t.done, 0);
+	assert_int_equal(d.accepted, 1);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void one_fd(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (next(fd, &a))
+		answer_fds(fd, &a, FRAME_HAS_FD, 1);
+	(void)next(fd, &a);
+}
+
+static void two_fds(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (next(fd, &a))
+		answer_fds(fd, &a, FRAME_HAS_FD, 2);
+	(void)next(fd, &a);
+}
+
+static void hidden_fd(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (next(fd, &a))
+		answer_fds(fd, &a, 0, 1);
+	(void)next(fd, &a);
+}
+
+static void no_fd(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	if (next(fd, &a))
+		answer_head(fd, &a, ST_OK, FRAME_HAS_FD, 0);
+	(void)next(fd, &a);
+}
+
+static unsigned open_fds(void)
+{
+	unsigned n = 0;
+
+	for (int i = 0; i < 256; i++)
+		n += fcntl(i, F_GETFD) >= 0;
+	return n;
+}
+
+static void peer_takes_descriptors_only_when_asked(void **state)
+{
+	unsigned before;
+
+	(void)state;
+	assert_int_equal(one_get(one_fd, true, FRAME_WANT_FD), 0);
+	before = open_fds();
+	assert_int_equal(one_get(one_fd, true, 0), -EPROTO);
+	assert_int_equal(one_get(two_fds, true, FRAME_WANT_FD), -EPROTO);
+	assert_int_equal(one_get(hidden_fd, true, FRAME_WANT_FD), -EPROTO);
+	assert_int_equal(one_get(no_fd, true, FRAME_WANT_FD), -EPROTO);
+	assert_int_equal(one_get(no_fd, false, FRAME_WANT_FD), -EPROTO);
+	assert_int_equal(open_fds(), before);
+}
+
+static void fd_late(struct daemon *d, int fd)
+{
+	struct asked a, b;
+
+	if (!next(fd, &a) || !next(fd, &b)) /* b is sent after a timed out */
+		return;
+	answer_fds(fd, &a, FRAME_HAS_FD, 1);
+	answer(fd, &b, ST_OK, NULL, 0);
+	__atomic_store_n(&d->note, 1, __ATOMIC_SEQ_CST);
+}
+
+/* the second connection, for small things, is served after the first is over */
+static void fd_late_then_closed(struct daemon *d, int fd)
+{
+	struct asked a;
+	struct msg_key k;
+
+	if (!__atomic_load_n(&d->note, __ATOMIC_SEQ_CST)) {
+		fd_late(d, fd);
+		return;
+	}
+	while (next(fd, &a)) {
+		if (a.f.op == OP_CLOSED && msg_key_decode(a.body, a.f.body_len, &k) == MSG_KEY)
+			__atomic_store_n(&d->note, (int)k.slice, __ATOMIC_SEQ_CST);
+		answer(fd, &a, ST_OK, NULL, 0);
+	}
+}
+
+static void peer_says_closed_for_a_descriptor_that_comes_too_late(void **state)
+{
+	struct daemon d;
+	struct tcall t, st;
+	struct peers *ps = asker(&good);
+	unsigned before = open_fds(), waited = 0;
+
+	(void)state;
+	daemon_start(&d, true, fd_late_then_closed);
+	t_get(&t, 77, FRAME_PIECE);
+	t.c.flags = FRAME_WANT_FD;
+	t.c.quiet_us = 50000;
+	peer_start(peer_of(ps, &d), &t.c, true);
+	assert_int_equal(t_wait(&t), -ETIMEDOUT);
+	stat_call(&st);
+	peer_start(peer_of(ps, &d), &st.c, true);
+	assert_int_equal(t_wait(&st), 0);
+	while (__atomic_load_n(&d.note, __ATOMIC_SEQ_CST) != 77 && waited++ < 10000)
+		usleep(1000);
+	assert_int_equal(d.note, 77);
+	t_free(&t);
+	peers_free(ps);
+	daemon_stop(&d);
+	assert_int_equal(open_fds(), before);
+}
+
+static struct peer_health health(struct peer *p)
+{
+	struct peer_health h;
+
+	peer_health(p, &h);
+	return h;
+}
+
+static void peer_down_costs_nobody_and_comes_back(void **state)
+{
+	struct daemon d;
+	struct tcall t;
+	struct peers *ps = asker(&good);
+	struct peer *p;
+	unsigned waited = 0;
+	uint64_t start;
+
+	(void)state;
+	daemon_start(&d, false, serve);
+	daemon_stop(&d); /* the port is known, and nobody listens */
+	p = peer_of(ps, &d);
+	for (unsigned i = 0; i < 50; i++) {
+		start = clock_us();
+		t_get(&t, 1, FRAME_PIECE);
+		peer_start(p, &t.c, true);
+		assert_int_equal(t_wait(&t), -ECONNREFUSED);
+		assert_true(clock_us() - start < 500000);
+		t_free(&t);
+	}
+	assert_true(health(p).down);
+	assert_int_equal(health(p).error, -ECONNREFUSED);
+
+	d.lfd = -1;
+	daemon_listen(&d);
+	assert_int_equal(pthread_create(&d.thread, NULL, daemon_thread, &d), 0);
+	while (health(p).down && waited++ < 10000)
+		usleep(1000);
+	assert_false(health(p).down);
+	/* this daemon serves one connection at a time, and the probe has it */
+	t_get(&t, 4, FRAME_PIECE);
+	peer_start(p, &t.c, false);
+	t_expect(&t, 4, FRAME_PIECE);
+	t_free(&t);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void hangs_until_told(struct daemon *d, int fd)
+{
+	while (!__atomic_load_n(&d->note, __ATOMIC_SEQ_CST))
+		usleep(1000);
+	serve(d, fd);
+}
+
+static void peer_is_slow_until_the_probe_is_answered_G01_G02(void **state)
+{
+	struct daemon d;
+	struct peers *ps = asker(&good);
+	struct peer *p;
+	unsigned waited = 0;
+
+	(void)state;
+	daemon_start(&d, false, hangs_until_told);
+	p = peer_of(ps, &d);
+	assert_false(health(p).slow);
+	peer_note(p, -ETIMEDOUT);
+	assert_true(health(p).slow);
+	peer_note(p, 0);
+	usleep(300000);
+	assert_true(health(p).slow);
+	__atomic_store_n(&d.note, 1, __ATOMIC_SEQ_CST);
+	while (health(p).slow && waited++ < 10000)
+		usleep(1000);
+	assert_false(health(p).slow);
+	peers_free(ps);
+	daemon_stop(&d);
+
+	/* nobody had to wait for it: a probe alone finds out */
+	ps = asker(&good);
+	daemon_start(&d, false, hangs_until_told);
+	p = peer_of(ps, &d);
+	peer_probe(p);
+	for (waited = 0; !health(p).slow && waited < 10000; waited++)
+		usleep(1000);
+	assert_true(health(p).slow);
+	__atomic_store_n(&d.note, 1, __ATOMIC_SEQ_CST);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void put_check(struct daemon *d, int fd)
+{
+	uint8_t h[FRAME_HEADER], *body = malloc(FRAME_BODY_MAX);
+	struct asked a;
+	int sum = 0;
+
+	assert_non_null(body);
+	usleep(50000); /* let the socket fill */
+	if (read_all(fd, h, sizeof(h)) && frame_decode(h, sizeof(h), 0, &a.f) == FRAME_HEADER &&
+	    read_all(fd, body, a.f.body_len)) {
+		for (size_t i = 0; i < a.f.body_len; i++)
+			sum += body[i];
+		__atomic_store_n(&d->note, sum, __ATOMIC_SEQ_CST);
+		answer(fd, &a, ST_OK, NULL, 0);
+	}
+	free(body);
+	serve(d, fd);
+}
+
+static struct blob filled_blob(int byte, size_t n)
+{
+	size_t reserved = pool_cost(n);
+	struct buf *b;
+
+	assert_int_equal(pool_reserve(pool, POOL_DEMAND, reserved, NULL), 0);
+	b = pool_take(pool, POOL_DEMAND, n, &reserved);
+	assert_non_null(b);
+	memset(b->mem, byte, n);
+	return blob_of_buf(b, 0, n);
+}
+
+static void peer_puts_more_than_a_socket_takes(void **state)
+{
+	struct daemon d;
+	struct tcall t, u;
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, true, put_check);
+	memset(&t, 0, sizeof(t));
+	t.c.op = OP_PUT;
+	t.c.done = t_done;
+	t.c.head_len = MSG_KEY;
+	memset(t.c.head, 1, MSG_KEY);
+	t.c.out[0] = filled_blob(2, BLOCK);
+	t.c.out[1] = filled_blob(3, 4096);
+	peer_start(peer_of(ps, &d), &t.c, true);
+	t_get(&u, 5, FRAME_PIECE);
+	peer_start(peer_of(ps, &d), &u.c, true);
+	assert_int_equal(t_wait(&t), 0);
+	assert_int_equal(d.note, 32 * 1 + BLOCK * 2 + 4096 * 3);
+	t_expect(&u, 5, FRAME_PIECE);
+	t_free(&u);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void peer_bounds_its_queue(void **state)
+{
+	enum { N = 2 * PEER_MAX_IN_FLIGHT + 100 };
+	struct tcall *t = calloc(N, sizeof(*t));
+	struct daemon d;
+	struct peers *ps = asker(&good);
+	unsigned busy = 0, cancelled = 0;
+
+	(void)state;
+	assert_non_null(t);
+	daemon_start(&d, false, never);
+	for (unsigned i = 0; i < N; i++) {
+		stat_call(&t[i]);
+		peer_start(peer_of(ps, &d), &t[i].c, true);
+	}
+	while (!__atomic_load_n(&d.accepted, __ATOMIC_SEQ_CST))
+		usleep(1000);
+	peers_free(ps);
+	for (unsigned i = 0; i < N; i++) {
+		int r = t_wait(&t[i]);
+
+		busy += r == -EBUSY;
+		cancelled += r == -ECANCELED;
+	}
+	assert_true(busy >= 100);
+	assert_int_equal(busy + cancelled, N);
+	daemon_stop(&d);
+	free(t);
+}
+
+static void peers_free_cancels(void **state)
+{
+	struct daemon d;
+	struct tcall t;
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, false, never);
+	t_get(&t, 1, FRAME_PIECE);
+	peer_start(peer_of(ps, &d), &t.c, true);
+	while (!__atomic_load_n(&d.accepted, __ATOMIC_SEQ_CST))
+		usleep(1000);
+	peers_free(ps);
+	assert_int_equal(t_wait(&t), -ECANCELED);
+	t_free(&t);
+	daemon_stop(&d);
+	peers_free(NULL);
+}
+
+static int setup(void **state)
+{
+	(void)state;
+	cond_init(&cond);
+	assert_int_equal(pool_new(16 * BLOCK, BLOCK, &pool), 0);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(loop_new("loop", &loops[i]), 0);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		loop_free(loops[i]);
+	pool_free(pool); /* asserts that every buffer is back */
+	cond_fini(&cond);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(peer_gets_over_tcp_and_unix),
+		cmocka_unit_test(peer_finds_a_host_name),
+		cmocka_unit_test(peer_takes_answers_out_of_order),
+		cmocka_unit_test(peer_tells_filling_once),
+		cmocka_unit_test(peer_hands_up_final_verdicts),
+		cmocka_unit_test(peer_survives_nonsense_S02),
+		cmocka_unit_test(peer_and_daemon_prove_themselves_S01),
+		cmocka_unit_test(peer_skips_late_answers_G02),
+		cmocka_unit_test(peer_closes_after_too_many_tombstones),
+		cmocka_unit_test(peer_abandons_in_the_middle_of_a_body),
+		cmocka_unit_test(peer_takes_descriptors_only_when_asked),
+		cmocka_unit_test(peer_says_closed_for_a_descriptor_that_comes_too_late),
+		cmocka_unit_test(peer_down_costs_nobody_and_comes_back),
+		cmocka_unit_test(peer_is_slow_until_the_probe_is_answered_G01_G02),
+		cmocka_unit_test(peer_puts_more_than_a_socket_takes),
+		cmocka_unit_test(peer_bounds_its_queue),
+		cmocka_unit_test(peers_free_cancels),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
