@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The client's stack, built from the bottom. Start only; no thread of its own. */
+#include "client/chain.h"
+
+int client_chain_new(const struct client_chain_conf *conf, struct source **ret)
+{
+	const struct source_object_conf object = {conf->store, conf->volume_name, conf->hash_prefix,
+						  conf->codecs};
+	const struct source_peer_conf peer = {
+		.mode = PEER_OWNER,
+		.peers = conf->peers,
+		.view = conf->view,
+		.self = conf->self,
+		.socket = conf->socket,
+		.disk = conf->disk,
+	};
+	struct source *s = NULL;
+	int r = source_object_new(conf->env, &object, &s);
+
+	if (r == 0 && conf->peers)
+		r = source_peer_new(conf->env, s, &peer, &s);
+	if (r == 0)
+		r = source_flight_new(conf->env, s, false, &s);
+	if (r == 0)
+		r = source_ram_new(conf->env, s, conf->ram_bytes, &s);
+	if (r < 0) {
+		source_free(s);
+		return r;
+	}
+	*ret = s;
+	return 0;
+}
