@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Redis away, disks full: what goes on all the same."""
+import os
+import signal
+import threading
+import time
+
+import pytest
+from lab import BLOCK, noise, run, sha256, write_file
+
+MIB = 1 << 20
+
+
+def test_reads_of_open_files_go_on_while_redis_is_stopped(lab, redis, s3_volume):
+    d = lab.daemon(s3_volume, 1)
+    m = lab.group_mount(s3_volume, "m1", socket=d.socket, flags=["--meta-timeout", "60", "--attr-cache", "0", "--entry-cache", "0"])
+    data = noise(64 * MIB)
+    write_file(m.path("f"), data)
+    for i in range(64):
+        write_file(m.path(f"s{i}"), b"")
+    lab.stoke("warmup", m.path("f"))
+    fd = os.open(m.path("f"), os.O_RDONLY)
+    assert os.pread(fd, 10, 0) == data[:10]
+
+    def pass_over():
+        m.drop_caches()
+        t = time.monotonic()
+        for off in range(0, 64 * MIB, MIB):
+            assert os.pread(fd, MIB, off) == data[off:off + MIB]
+        return time.monotonic() - t
+    pass_over()
+    free = min(pass_over() for _ in range(3))
+    redis.signal(signal.SIGSTOP)
+    done = []
+    stats = [threading.Thread(target=lambda i=i: done.append(os.stat(m.path(f"s{i}")).st_size)) for i in range(64)]
+    try:
+        for t in stats:
+            t.start()
+        time.sleep(0.5)
+        assert len(done) < 64
+        blocked = min(pass_over() for _ in range(3))
+        assert len(done) < 64
+    finally:
+        redis.signal(signal.SIGCONT)
+    for t in stats:
+        t.join(60)
+    assert len(done) == 64
+    print(f"free {free:.3f} s, with 64 stats blocked {blocked:.3f} s")
+    assert blocked < 2 * free + 0.1
+    os.close(fd)
+
+
+def test_G10_group_stays_while_redis_is_away(lab, redis, s3_volume, rgw, bucket):
+    daemons = [lab.daemon(s3_volume, n) for n in (1, 2, 3)]
+    m = lab.group_mount(s3_volume, "m1", flags=["--meta-timeout", "60"])
+    data = noise(100 * MIB)
+    write_file(m.path("f"), data)
+    lab.stoke("warmup", m.path("f"))
+    fd = os.open(m.path("f"), os.O_RDONLY)
+    os.pread(fd, 1, 0)
+    os.pread(fd, 1, 64 * MIB)
+    mark = rgw.log_size()
+    redis.signal(signal.SIGSTOP)
+    try:
+        end = time.monotonic() + 8  # longer than a heartbeat's lapse
+        while time.monotonic() < end:
+            m.drop_caches()
+            for off in range(0, 100 * MIB, MIB):
+                assert os.pread(fd, MIB, off) == data[off:off + MIB]
+    finally:
+        redis.signal(signal.SIGCONT)
+    os.close(fd)
+    assert rgw.gets(mark, bucket) == ([], [])
+    time.sleep(2)
+    assert sha256(m.path("f"))
+    assert rgw.gets(mark, bucket) == ([], [])
+    assert all(d.running() for d in daemons)
+
+
+def test_D01_small_cache_disk_stays_below_its_ratio(lab, s3_volume):
+    disk = f"{lab.folder}/disk"
+    os.makedirs(disk)
+    run(["mount", "-t", "tmpfs", "-o", "size=256m", "none", disk])
+    try:
+        d = lab.daemon(s3_volume, 1, cache_dirs=[f"{disk}/c"], cache_mib=100000, flags=["--free-space-ratio", "0.2"])
+        m = lab.group_mount(s3_volume, "m1")
+        files = {}
+        for i in range(40):
+            write_file(m.path(f"f{i}"), noise(8 * MIB, i))
+            files[f"f{i}"] = noise(8 * MIB, i)
+        for _ in range(2):
+            m.drop_caches()
+            for name, data in files.items():
+                with open(m.path(name), "rb") as f:
+                    assert f.read() == data
+            st = os.statvfs(disk)
+            assert 1 - st.f_bavail / st.f_blocks <= 0.82
+        assert sum(v for k, v in d.metrics().items() if k.startswith("stoke_cached_evictions_total")) > 0
+        m.stop()
+        d.stop()
+        for x in (m, d):
+            lab.started.remove(x)
+    finally:
+        run(["umount", "-l", disk])
+
+
+def test_D02_cache_disk_without_inodes(lab, s3_volume):
+    disk = f"{lab.folder}/disk"
+    os.makedirs(disk)
+    run(["mount", "-t", "tmpfs", "-o", "size=256m,nr_inodes=500", "none", disk])
+    try:
+        d = lab.daemon(s3_volume, 1, cache_dirs=[f"{disk}/c"])
+        m = lab.group_mount(s3_volume, "m1")
+        for i in range(1000):
+            with open(m.path(f"f{i}"), "wb") as f:
+                f.write(b"%d" % i * 50)
+        m.drop_caches()
+        for i in range(1000):
+            with open(m.path(f"f{i}"), "rb") as f:
+                assert f.read() == b"%d" % i * 50
+        m.stop()
+        d.stop()
+        for x in (m, d):
+            lab.started.remove(x)
+    finally:
+        run(["umount", "-l", disk])
+
+
+@pytest.mark.parametrize("what", ["mount", "daemon"])
+def test_memory_stays_bounded_while_streaming(lab, s3_volume, what):
+    d = lab.daemon(s3_volume, 1)
+    m = lab.group_mount(s3_volume, "m1")
+    for i in range(8):
+        write_file(m.path(f"f{i}"), noise(64 * MIB, i))
+    lab.stoke("warmup", m.dir)
+    m.drop_caches()
+    peak = 0
+    pool = [threading.Thread(target=sha256, args=(m.path(f"f{i}"),)) for i in range(8)]
+    for t in pool:
+        t.start()
+    while any(t.is_alive() for t in pool):
+        peak = max(peak, (m if what == "mount" else d).rss_mib())
+        time.sleep(0.05)
+    assert BLOCK and peak < 400
