@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies between a block's bytes and its object's: nothing, one raw LZ4 block, or one zstd frame (docs/format.md §5.3). Pure. */
+/* What lies between a block's bytes and its object's: nothing, one raw LZ4 block, or one zstd frame
+ * (docs/format.md §5.3). Pure. */
 #ifndef STOKE_COMMON_OBJECT_CODEC_H
 #define STOKE_COMMON_OBJECT_CODEC_H
 

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Secrets sealed in the volume's setting (docs/format.md §2.2.1): AES-128-GCM under MD5 of the UUID text. */
+/* Secrets sealed in the volume's setting (docs/format.md §2.2.1): AES-128-GCM under MD5 of the UUID
+ * text. */
 #ifndef STOKE_COMMON_OBJECT_CRYPT_H
 #define STOKE_COMMON_OBJECT_CRYPT_H
 
 #include "common/base.h"
 
-/* *ret: the plain text, freed by the caller. "" stays "". -EBADMSG: damaged, or another UUID; -ENOENT: "removed" (stripped by a dump) */
+/* *ret: the plain text, freed by the caller. "" stays "". -EBADMSG: damaged, or another UUID;
+ * -ENOENT: "removed" (stripped by a dump) */
 int crypt_unseal(const char *uuid, const char *sealed, char **ret);
 int crypt_seal(const char *uuid, const char *plain, char **ret);
 void crypt_random(void *p, size_t n);

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The front of every object store: picks the implementation, counts what comes back, and waits for
+ * those who may. Any thread; a store's completions run wherever the store ends them. */
+#include "common/object/object.h"
+
+#include <stdarg.h>
+
+#include "common/clock.h"
+#include "common/mtx.h"
+#include "common/object/object_s3_url.h"
+
+enum { OPS = OBJECT_CREATE_BUCKET + 1 };
+enum result { RESULT_OK, RESULT_ABSENT, RESULT_DENIED, RESULT_TIMEOUT, RESULT_ERROR, RESULTS };
+
+struct object_metrics {
+	struct metric *requests[OPS][2][RESULTS]; /* second index: range */
+	struct metric *bytes[OPS];
+	struct metric *seconds[OPS];
+	struct metric *retries;
+};
+
+static const char *const op_names[OPS] = {"get",	 "put",	 "head",	 "delete",
+					  "delete_many", "list", "create_bucket"};
+static const char *const result_names[RESULTS] = {"ok", "absent", "denied", "timeout", "error"};
+
+const char *object_op_name(enum object_op op)
+{
+	return op_names[op];
+}
+
+static int metrics_init(struct object_metrics *om, struct metrics *m)
+{
+	char labels[96];
+
+	for (int op = 0; op < OPS; op++) {
+		for (int i = 0; i < 2 * RESULTS; i++) {
+			(void)snprintf(labels, sizeof(labels),
+				       "op=\"%s\",range=\"%d\",result=\"%s\"", op_names[op],
+				       i / RESULTS, result_names[i % RESULTS]);
+			if (i >= RESULTS && op != OBJECT_GET)
+				continue;
+			om->requests[op][i / RESULTS][i % RESULTS] = metrics_get(
+				m, "stoke_object_requests_total", labels, METRIC_COUNTER,
+				"requests to the object store by outcome");
+			if (!om->requests[op][i / RESULTS][i % RESULTS])
+				return -ENOMEM;
+		}
+		(void)snprintf(labels, sizeof(labels), "op=\"%s\"", op_names[op]);
+		om->seconds[op] =
+			metrics_get(m, "stoke_object_seconds", labels, METRIC_HISTOGRAM,
+				    "time of a request to the object store, retries included");
+		om->bytes[op] = metrics_get(m, "stoke_object_bytes_total", labels, METRIC_COUNTER,
+					    "bytes read from or written to the object store");
+		if (!om->seconds[op] || !om->bytes[op])
+			return -ENOMEM;
+	}
+	om->retries = metrics_get(m, "stoke_object_retries_total", "", METRIC_COUNTER,
+				  "attempts at the object store that failed and were repeated");
+	return om->retries ? 0 : -ENOMEM;
+}
+
+int object_open(const struct object_conf *conf, struct loop *loop, struct object_store **ret,
+		struct str *err)
+{
+	_cleanup_(freep) struct object_metrics *om = calloc(1, sizeof(*om));
+	struct object_store *s = NULL;
+	int r;
+
+	if (!om)
+		return -ENOMEM;
+	if (conf->metrics) {
+		r = metrics_init(om, conf->metrics);
+		if (r < 0)
+			return r;
+	}
+	if (strcmp(conf->storage, "file") == 0) {
+		r = object_file_new(conf, &s, err);
+	} else if (s3_storage_known(conf->storage)) {
+		r = object_s3_new(conf, loop, &s, err);
+	} else {
+		str_addf(err,
+			 "object storage \"%s\" is not handled: give its S3 endpoint as storage "
+			 "\"s3\", if it has one",
+			 conf->storage);
+		r = -EOPNOTSUPP;
+	}
+	if (r < 0)
+		return r;
+	s->metrics = TAKE_PTR(om);
+	*ret = s;
+	return 0;
+}
+
+void object_free(struct object_store *s)
+{
+	struct object_metrics *om;
+
+	if (!s)
+		return;
+	om = s->metrics; /* its counters are needed until the last request ended */
+	s->ops->free(s);
+	free(om);
+}
+
+static bool is_valid(const struct object_req *req)
+{
+	switch (req->op) {
+	case OBJECT_DELETE_MANY:
+		return req->n_keys <= 1000;
+	case OBJECT_LIST:
+		return req->key != NULL;
+	case OBJECT_CREATE_BUCKET:
+		return true;
+	case OBJECT_GET:
+		return req->key && *req->key && (req->buf || req->cap == 0) && req->len <= req->cap;
+	case OBJECT_PUT:
+		return req->key && *req->key && (req->buf || req->cap == 0);
+	case OBJECT_HEAD:
+	case OBJECT_DELETE:
+		return req->key && *req->key;
+	}
+	return false;
+}
+
+void object_start(struct object_store *s, struct object_req *req)
+{
+	assert(req->done && is_valid(req));
+	req->got = 0;
+	req->list = NULL;
+	req->n_list = 0;
+	req->more = false;
+	req->reason[0] = '\0';
+	req->priv = NULL;
+	req->start_us = clock_us();
+	list_init(&req->link);
+	s->ops->start(s, req);
+}
+
+static enum result result_of(int status)
+{
+	switch (status) {
+	case 0:
+		return RESULT_OK;
+	case -ENOENT:
+	case -ENODATA:
+		return RESULT_ABSENT;
+	case -EACCES:
+		return RESULT_DENIED;
+	case -ETIMEDOUT:
+		return RESULT_TIMEOUT;
+	default:
+		return RESULT_ERROR;
+	}
+}
+
+static void count(const struct object_metrics *om, const struct object_req *req, int status)
+{
+	bool range = req->op == OBJECT_GET && (req->len || req->off);
+
+	metric_add(om->requests[req->op][range][result_of(status)], 1);
+	metric_observe_us(om->seconds[req->op], clock_us() - req->start_us);
+	if (status == 0 && req->op == OBJECT_GET)
+		metric_add(om->bytes[OBJECT_GET], req->got);
+	else if (status == 0 && req->op == OBJECT_PUT)
+		metric_add(om->bytes[OBJECT_PUT], req->cap);
+}
+
+void object_done(struct object_store *s, struct object_req *req, int status)
+{
+	if (s->metrics)
+		count(s->metrics, req, status);
+	if (status < 0 && !req->reason[0])
+		object_reason(req, "%s", strerror(-status));
+	req->done(req, status);
+}
+
+void object_retried(struct object_store *s)
+{
+	if (s->metrics)
+		metric_add(s->metrics->retries, 1);
+}
+
+void object_reason(struct object_req *req, const char *fmt, ...)
+{
+	const char *key = req->op == OBJECT_DELETE_MANY ? (req->n_keys ? req->keys[0] : "")
+							: (req->key ? req->key : "bucket");
+	int n = snprintf(req->reason, sizeof(req->reason), "%s %.150s: ", op_names[req->op], key);
+	va_list ap;
+
+	if (n > 0 && (size_t)n < sizeof(req->reason)) {
+		va_start(ap, fmt);
+		(void)vsnprintf(req->reason + n, sizeof(req->reason) - (size_t)n, fmt, ap);
+		va_end(ap);
+	}
+	/* one line, whatever a server wrote into its message */
+	for (char *p = req->reason; *p; p++) {
+		if ((unsigned char)*p < ' ' || *p == 0x7f)
+			*p = ' ';
+	}
+}
+
+struct waiter {
+	struct mtx lock;
+	struct cond cond;
+	bool done;
+	int status;
+};
+
+static void run_done(struct object_req *req, int status)
+{
+	struct waiter *w = req->arg;
+
+	/* signalled under the lock: once it is free, w may be gone */
+	mtx_lock(&w->lock);
+	w->done = true;
+	w->status = status;
+	cond_signal(&w->cond);
+	mtx_unlock(&w->lock);
+}
+
+int object_run(struct object_store *s, struct object_req *req)
+{
+	struct waiter w = {.done = false};
+	void (*done)(struct object_req * r, int status) = req->done;
+	void *arg = req->arg;
+
+	mtx_init(&w.lock);
+	cond_init(&w.cond);
+	req->done = run_done;
+	req->arg = &w;
+	object_start(s, req);
+	mtx_lock(&w.lock);
+	while (!w.done)
+		cond_wait(&w.cond, &w.lock);
+	mtx_unlock(&w.lock);
+	cond_fini(&w.cond);
+	mtx_fini(&w.lock);
+	req->done = done;
+	req->arg = arg;
+	return w.status;
+}
+
+void object_list_free(struct object_req *req)
+{
+	for (size_t i = 0; i < req->n_list; i++)
+		free(req->list[i].key);
+	free(req->list);
+	req->list = NULL;
+	req->n_list = 0;
+}
+
+void object_describe(const struct object_conf *conf, struct str *out)
+{
+	const char *bucket = conf->bucket;
+	const char *scheme = strstr(bucket, "://");
+	const char *host = scheme ? scheme + 3 : bucket;
+	const char *at = strchr(host, '@');
+
+	/* a URL may carry user:password@, and a query with anything */
+	str_addf(out, "%s %.*s", conf->storage, scheme ? (int)(host - bucket) : 0, bucket);
+	if (at && strcmp(conf->storage, "file") != 0 && at < host + strcspn(host, "/?"))
+		host = at + 1;
+	if (strcmp(conf->storage, "file") == 0)
+		str_add(out, host);
+	else
+		str_addn(out, host, strcspn(host, "?"));
+}
