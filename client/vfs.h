@@ -70,6 +70,7 @@ int vfs_readlink(struct vfs *v, uint64_t inode, char **ret);
 int vfs_statfs(struct vfs *v, struct meta_statfs *ret);
 /* -ENOTSUP unless conf.xattr; security.capability and security.selinux are never stored: -ENODATA
  * to read, -ENOTSUP to change */
+bool vfs_xattr_unknown(const char *name); /* one of the two; does not block */
 int vfs_getxattr(struct vfs *v, uint64_t inode, const char *name, char **ret, size_t *ret_len);
 int vfs_setxattr(struct vfs *v, uint64_t inode, const char *name, const void *value, size_t len,
 		 int flags);

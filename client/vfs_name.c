@@ -106,7 +106,7 @@ int vfs_readlink(struct vfs *v, uint64_t inode, char **ret)
 
 /* labels of the kernel's own that need a mount flag which is not there: asked for at every write
  * and exec, so never a question to Redis */
-static bool is_kernel_label(const char *name)
+bool vfs_xattr_unknown(const char *name)
 {
 	return strcmp(name, "security.capability") == 0 || strcmp(name, "security.selinux") == 0;
 }
@@ -134,7 +134,7 @@ int vfs_getxattr(struct vfs *v, uint64_t inode, const char *name, char **ret, si
 
 	if (r < 0)
 		return r;
-	if (is_kernel_label(name))
+	if (vfs_xattr_unknown(name))
 		return -ENODATA;
 	return meta_getxattr(v->conf.meta, inode, name, ret, ret_len);
 }
@@ -146,7 +146,7 @@ int vfs_setxattr(struct vfs *v, uint64_t inode, const char *name, const void *va
 
 	if (r < 0)
 		return r == -ENODATA ? -EPERM : r;
-	if (is_kernel_label(name))
+	if (vfs_xattr_unknown(name))
 		return -ENOTSUP;
 	if (len > XATTR_VALUE_MAX)
 		return -E2BIG;
@@ -168,7 +168,7 @@ int vfs_removexattr(struct vfs *v, uint64_t inode, const char *name)
 
 	if (r < 0)
 		return r == -ENODATA ? -EPERM : r;
-	if (is_kernel_label(name))
+	if (vfs_xattr_unknown(name))
 		return -ENOTSUP;
 	return meta_removexattr(v->conf.meta, inode, name);
 }

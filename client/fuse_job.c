@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A request that cannot be answered in its receive thread.
+ *
+ *	state			 by
+ *	QUEUED		-> TAKEN		run_job, in a meta thread: it will be answered there,
+ *an interrupt comes too late
+ *			-> INTERRUPTED		interrupted, in the receive thread of the INTERRUPT:
+ *answered EINTR; run_job only frees
+ *			-> INTERRUPTED_EARLY	interrupted, while watch registers it: watch answers
+ *EINTR
+ *
+ * libfuse calls the interrupt function with the request's lock held; taking the function away
+ *(watch_end) takes that lock too, so the function does not run any more when a job ends. When an
+ *interrupt was there first, fuse_req_interrupt_func itself calls it, and would use the request
+ *after an answer had freed it: hence INTERRUPTED_EARLY. */
+#include "client/fuse_job.h"
+
+#include "common/clock.h"
+
+static _Thread_local bool registering;
+
+struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const char *name,
+		    const char *name2, const void *value, size_t extra)
+{
+	const struct fuse_ctx *c = fuse_req_ctx(req);
+	size_t n = name ? strlen(name) + 1 : 0, n2 = name2 ? strlen(name2) + 1 : 0;
+	struct job *j = calloc(1, sizeof(*j) + n + n2 + extra);
+	char *p;
+
+	if (!j) {
+		fuse_reply_err(req, ENOMEM);
+		return NULL;
+	}
+	p = j->text;
+	if (name) {
+		memcpy(p, name, n);
+		j->name = p;
+	}
+	if (name2) {
+		memcpy(p + n, name2, n2);
+		j->name2 = p + n;
+	}
+	if (extra) {
+		memcpy(p + n + n2, value, extra);
+		j->value = p + n + n2;
+	}
+	j->f = fuse_req_userdata(req);
+	j->req = req;
+	j->op = op;
+	j->ino = ino;
+	j->start_us = clock_us();
+	j->ctx = (struct meta_ctx){.uid = c->uid, .gid = c->gid, .pid = (uint32_t)c->pid};
+	j->umask = c->umask;
+	__atomic_add_fetch(&j->f->live, 1, __ATOMIC_RELAXED);
+	return j;
+}
+
+/* --- interrupts --- */
+
+static bool step(struct job *j, int to)
+{
+	int from = JOB_QUEUED;
+
+	return __atomic_compare_exchange_n(&j->state, &from, to, false, __ATOMIC_ACQ_REL,
+					   __ATOMIC_ACQUIRE);
+}
+
+static void interrupted(fuse_req_t req, void *data)
+{
+	struct job *j = data;
+
+	if (registering)
+		step(j, JOB_INTERRUPTED_EARLY);
+	else if (step(j, JOB_INTERRUPTED))
+		fuse_reply_err(req, EINTR);
+}
+
+/* false: it was interrupted before and is answered */
+static bool watch(struct job *j)
+{
+	registering = true;
+	fuse_req_interrupt_func(j->req, interrupted, j);
+	registering = false;
+	if (__atomic_load_n(&j->state, __ATOMIC_ACQUIRE) != JOB_INTERRUPTED_EARLY)
+		return true;
+	fuse_req_interrupt_func(j->req, NULL, NULL);
+	reply_err(j, -EINTR);
+	return false;
+}
+
+static void drop(struct job *j)
+{
+	struct fuse_ops *f = j->f;
+
+	free(j);
+	__atomic_sub_fetch(&f->live, 1, __ATOMIC_RELEASE);
+}
+
+/* --- queue --- */
+
+static void run_job(struct workq_job *work)
+{
+	struct job *j = container_of(work, struct job, work);
+
+	if (!step(j, JOB_TAKEN)) {
+		drop(j);
+		return;
+	}
+	fuse_req_interrupt_func(j->req, NULL, NULL);
+	j->run(j);
+}
+
+static void push(struct job *j)
+{
+	j->work.fn = run_job;
+	if (workq_push(j->f->conf.meta, &j->work) == 0)
+		return;
+	if (step(j, JOB_TAKEN)) {
+		fuse_req_interrupt_func(j->req, NULL, NULL);
+		reply_err(j, -EAGAIN);
+	} else {
+		drop(j);
+	}
+}
+
+void job_queue(struct job *j, void (*run)(struct job *j))
+{
+	j->run = run;
+	if (watch(j))
+		push(j);
+}
+
+static void flushed(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total)
+{
+	struct job *j = container_of(io, struct job, io);
+
+	(void)iov;
+	(void)n;
+	(void)total;
+	if (status == 0) {
+		push(j);
+	} else if (step(j, JOB_TAKEN)) {
+		fuse_req_interrupt_func(j->req, NULL, NULL);
+		reply_err(j, status);
+	} else {
+		drop(j);
+	}
+}
+
+void job_queue_flushed(struct job *j, uint64_t inode, void (*run)(struct job *j))
+{
+	j->run = run;
+	if (!watch(j))
+		return;
+	j->io.done = flushed;
+	vfs_flush_inode(j->f->conf.vfs, inode, &j->io);
+}
+
+static void run_always(struct workq_job *work)
+{
+	struct job *j = container_of(work, struct job, work);
+
+	j->run(j);
+}
+
+void job_queue_always(struct job *j, void (*run)(struct job *j))
+{
+	j->run = run;
+	j->work.fn = run_always;
+	workq_push_always(j->f->conf.meta, &j->work);
+}

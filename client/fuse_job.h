@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One FUSE request on its way: between fuse_ops.c, fuse_reply.c and fuse_job.c only, which are one
+ * file's worth of libfuse. */
+#ifndef STOKE_CLIENT_FUSE_JOB_H
+#define STOKE_CLIENT_FUSE_JOB_H
+
+#include <fuse_lowlevel.h>
+
+#include "client/fuse_loop.h"
+#include "client/fuse_ops.h"
+#include "common/workq.h"
+
+#define FUSE_OP_LIST(X)                                                                            \
+	X(LOOKUP, "lookup")                                                                        \
+	X(GETATTR, "getattr")                                                                      \
+	X(SETATTR, "setattr")                                                                      \
+	X(READLINK, "readlink")                                                                    \
+	X(MKNOD, "mknod")                                                                          \
+	X(MKDIR, "mkdir")                                                                          \
+	X(SYMLINK, "symlink")                                                                      \
+	X(UNLINK, "unlink")                                                                        \
+	X(RMDIR, "rmdir")                                                                          \
+	X(RENAME, "rename")                                                                        \
+	X(LINK, "link")                                                                            \
+	X(OPEN, "open")                                                                            \
+	X(CREATE, "create")                                                                        \
+	X(READ, "read")                                                                            \
+	X(WRITE, "write")                                                                          \
+	X(FLUSH, "flush")                                                                          \
+	X(FSYNC, "fsync")                                                                          \
+	X(RELEASE, "release")                                                                      \
+	X(OPENDIR, "opendir")                                                                      \
+	X(READDIR, "readdir")                                                                      \
+	X(READDIRPLUS, "readdirplus")                                                              \
+	X(RELEASEDIR, "releasedir")                                                                \
+	X(STATFS, "statfs")                                                                        \
+	X(SETXATTR, "setxattr")                                                                    \
+	X(GETXATTR, "getxattr")                                                                    \
+	X(LISTXATTR, "listxattr")                                                                  \
+	X(REMOVEXATTR, "removexattr")                                                              \
+	X(IOCTL, "ioctl")
+
+enum fuse_op_number {
+#define X(name, text) FOP_##name,
+	FUSE_OP_LIST(X)
+#undef X
+		FOP_COUNT
+};
+
+struct fuse_ops {
+	struct fuse_ops_conf conf;
+	unsigned live; /* jobs; atomic */
+	struct metric *seconds[FOP_COUNT], *errors[FOP_COUNT], *read_bytes, *write_bytes;
+};
+
+/* steps of a job that waits for a thread (fuse_job.c) */
+enum job_state { JOB_QUEUED, JOB_TAKEN, JOB_INTERRUPTED, JOB_INTERRUPTED_EARLY };
+
+struct job {
+	struct workq_job work;
+	struct vfs_io io;
+	struct fuse_ops *f;
+	fuse_req_t req;
+	int state; /* enum job_state, atomic */
+	enum fuse_op_number op;
+	void (*run)(struct job *j); /* in the meta workq; replies */
+	struct meta_ctx ctx;
+	uint32_t umask, mode, rdev;
+	uint64_t start_us;
+	uint64_t ino, ino2, off;
+	size_t size;
+	int flags;
+	unsigned set;
+	bool has_size;
+	struct attr want;
+	struct handle *h;
+	struct fuse_file_info fi;
+	struct fuse_buffer *held;
+	const char *name, *name2; /* in text */
+	const void *value;	  /* in text */
+	char text[];
+};
+
+/* copies the names (NULL: none) and extra bytes of value behind the job; NULL: no memory, and the
+ * request was answered */
+struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const char *name,
+		    const char *name2, const void *value, size_t extra);
+/* run in the meta workq; an interrupt before it began answers EINTR */
+void job_queue(struct job *j, void (*run)(struct job *j));
+/* the same once the inode's dirty data is committed; its failure is the answer */
+void job_queue_flushed(struct job *j, uint64_t inode, void (*run)(struct job *j));
+/* must be done: queued even when the queue is full, never interrupted */
+void job_queue_always(struct job *j, void (*run)(struct job *j));
+
+/* 0 or -ENOMEM */
+int fuse_ops_metrics(struct fuse_ops *f, struct metrics *m);
+
+/* answers; j is gone afterwards. status: 0 or negative errno */
+void reply_err(struct job *j, int status);
+void reply_entry(struct job *j, const struct vfs_entry *e);
+void reply_attr(struct job *j, const struct vfs_entry *e);
+void reply_open(struct job *j, const struct vfs_entry *created, struct handle *h, bool keep);
+void reply_data(struct job *j, const struct iovec *iov, int n, size_t total);
+void reply_write(struct job *j, size_t total);
+void reply_readlink(struct job *j, const char *target);
+void reply_statfs(struct job *j, const struct meta_statfs *s);
+/* value of len bytes to one who has room for j->size (0: asks how much) */
+void reply_xattr(struct job *j, const char *value, size_t len);
+void reply_dir(struct job *j, bool plus);
+void reply_ioctl_flags(struct job *j, uint32_t flags);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* FUSE low level <-> vfs: decodes requests, hands those that block to the meta workq, replies,
+ * counts, and writes the access log. errno's sign flips here. */
+#ifndef STOKE_CLIENT_FUSE_OPS_H
+#define STOKE_CLIENT_FUSE_OPS_H
+
+#include "client/vfs.h"
+
+struct fuse_ops;
+struct fuse_lowlevel_ops;
+
+struct fuse_ops_conf {
+	struct vfs *vfs;
+	struct internal *internal;
+	struct workq *meta; /* 16 threads */
+	uint64_t
+		negative_us; /* how long the kernel may remember that a name is not there; 0: not */
+	bool xattr;
+	struct metrics *metrics;
+	void (*ready)(void *arg); /* the kernel said INIT: the mount answers */
+	void *arg;
+};
+
+int fuse_ops_new(const struct fuse_ops_conf *conf, struct fuse_ops **ret);
+/* blocks until every request that was taken is answered; no receive thread runs any more */
+void fuse_ops_drain(struct fuse_ops *f);
+void fuse_ops_free(struct fuse_ops *f);
+/* the table for fuse_session_new; its userdata is the struct fuse_ops */
+const struct fuse_lowlevel_ops *fuse_ops_table(size_t *ret_size);
+
+#endif
