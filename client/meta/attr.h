@@ -1,33 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the metadata, as they lie in Redis (docs/format.md §2.4 – §2.7). Pure; every decoder takes what anybody may have written. */
+/* Records of the metadata, as they lie in Redis (docs/format.md §2.4 – §2.7). Pure; every decoder
+ * takes what anybody may have written. */
 #ifndef STOKE_CLIENT_META_ATTR_H
 #define STOKE_CLIENT_META_ATTR_H
 
 #include "common/base.h"
 
-enum inode_type { INODE_FILE = 1, INODE_DIR, INODE_SYMLINK, INODE_FIFO, INODE_BLOCK, INODE_CHAR, INODE_SOCKET };
+enum inode_type {
+	INODE_FILE = 1,
+	INODE_DIR,
+	INODE_SYMLINK,
+	INODE_FIFO,
+	INODE_BLOCK,
+	INODE_CHAR,
+	INODE_SOCKET
+};
 enum attr_flag { ATTR_IMMUTABLE = 1, ATTR_APPEND = 2, ATTR_SKIP_TRASH = 32 };
 
 enum {
-	ATTR_MAX = 81, ENTRY_LEN = 9, SLICE_LEN = 24,
-	CHUNK_BITS = 26, CHUNK_SIZE = 1 << CHUNK_BITS,
-	NAME_LEN_MAX = 255, SYMLINK_MAX = 4095, XATTR_VALUE_MAX = 65536,
+	ATTR_MAX = 81,
+	ENTRY_LEN = 9,
+	SLICE_LEN = 24,
+	CHUNK_BITS = 26,
+	CHUNK_SIZE = 1 << CHUNK_BITS,
+	NAME_LEN_MAX = 255,
+	SYMLINK_MAX = 4095,
+	XATTR_VALUE_MAX = 65536,
 };
-#define INODE_ROOT	UINT64_C(1)
-#define INODE_TRASH	UINT64_C(0x7FFFFFFF10000000)
-#define INODE_INTERNAL	UINT64_C(0x7FFFFFFF00000000)	/* this and above: not a user's file (internal files, trash) */
-#define FILE_LENGTH_MAX	((UINT64_C(1) << 57) - 1)
+#define INODE_ROOT  UINT64_C(1)
+#define INODE_TRASH UINT64_C(0x7FFFFFFF10000000)
+#define INODE_INTERNAL                                                                             \
+	UINT64_C(0x7FFFFFFF00000000) /* this and above: not a user's file (internal files, trash)  \
+				      */
+#define FILE_LENGTH_MAX ((UINT64_C(1) << 57) - 1)
 
-struct time_ns { int64_t sec; uint32_t nsec; };
+struct time_ns {
+	int64_t sec;
+	uint32_t nsec;
+};
 struct attr {
 	uint8_t flags, type, tier;
-	uint16_t mode;			/* 07777 */
+	uint16_t mode; /* 07777 */
 	uint32_t uid, gid, rdev, nlink, access_acl, default_acl;
-	uint64_t length, parent;	/* parent 0: see p{inode} */
+	uint64_t length, parent; /* parent 0: see p{inode} */
 	struct time_ns atime, mtime, ctime;
 };
 /* one record of a chunk's list */
-struct slice { uint32_t pos; uint64_t id; uint32_t size, off, len; };
+struct slice {
+	uint32_t pos;
+	uint64_t id;
+	uint32_t size, off, len;
+};
 
 size_t attr_encode(const struct attr *a, uint8_t p[ATTR_MAX]);
 /* 0 or -EPROTO (shorter than the fixed part, unknown type) */

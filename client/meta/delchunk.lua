@@ -1,0 +1,22 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- One chunk of a deleted file. ARGV: token, number, now, inode (text), chunk -> {id, size, id, size, …} (texts) of slices that nobody refers to any more
+local old = done()
+if old then
+	return old
+end
+local key, r, t = P .. 'c' .. ARGV[4] .. '_' .. ARGV[5], {}, {}
+if call('EXISTS', P .. 'i' .. ARGV[4]) == 1 then
+	return fail(EEXIST)
+end
+for i, s in ipairs(call('LRANGE', key, 0, -1)) do
+	if #s == 24 and sub(s, 5, 12) ~= NONE then
+		t[#t + 1] = { dec(sub(s, 5, 12)), fmt('%.0f', u32(s, 13)) }
+	end
+end
+call('DEL', key)
+for i, s in ipairs(t) do
+	if call('HINCRBY', P .. 'sliceRef', 'k' .. s[1] .. '_' .. s[2], -1) < 0 then
+		r[#r + 1], r[#r + 2] = s[1], s[2]
+	end
+end
+return finish(r)

@@ -1,0 +1,9 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A directory's statistics, counted anew. ARGV: inode, length, space, inodes (texts) -> 1, 0: it is gone
+if call('EXISTS', P .. 'i' .. ARGV[1]) == 0 then
+	return 0
+end
+call('HSET', P .. 'dirDataLength', ARGV[1], ARGV[2])
+call('HSET', P .. 'dirUsedSpace', ARGV[1], ARGV[3])
+call('HSET', P .. 'dirUsedInodes', ARGV[1], ARGV[4])
+return 1

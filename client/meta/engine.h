@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What both engines share. Private to client/meta.
+ *
+ * struct meta is embedded first in an engine's struct. Its lock is a leaf: nothing under it talks
+ * to Redis. */
+#ifndef STOKE_CLIENT_META_ENGINE_H
+#define STOKE_CLIENT_META_ENGINE_H
+
+#include "client/meta/meta.h"
+#include "common/hashmap.h"
+#include "common/mtx.h"
+
+enum {
+	OPEN_LIST_MAX = 128, /* as many open files are named to a script that removes */
+	SETTINGS_MAX = 256,  /* settings kept because somebody may still look at them */
+};
+
+struct meta {
+	const struct meta_ops *ops;
+	struct meta_conf conf; /* texts are copies */
+	struct mtx lock;
+
+	/* under the lock */
+	struct setting *setting;
+	struct setting *retired[SETTINGS_MAX];
+	unsigned n_retired;
+	struct generation gen;
+	bool has_gen;
+	struct hash128 volume;
+	struct hashmap open; /* struct open_file by inode */
+	bool refuse_writes;  /* the volume got something that we do not handle */
+	bool gone;	     /* no volume there any more, or another one */
+
+	/* set before start, read only afterwards */
+	uint64_t session;
+	meta_delete_fn *delete_fn;
+	void *delete_arg;
+	void (*changed)(void *arg, bool gone);
+	void *changed_arg;
+};
+
+/* base: conf's texts are copied; s is taken over, also on failure. 0 or -ENOMEM */
+int meta_init(struct meta *m, const struct meta_ops *ops, const struct meta_conf *conf,
+	      struct setting *s);
+void meta_fini(struct meta *m);
+/* s takes the place of the setting; false: it is the caller's still (too many already) */
+bool meta_swap_setting(struct meta *m, struct setting *s);
+void meta_set_generation(struct meta *m, const struct generation *gen);
+
+/* open files of this client: counts, and which of them have no name any more */
+int open_ref(struct meta *m, uint64_t inode);
+/* *ret_delete: that was the last one, and the file has no name */
+int open_unref(struct meta *m, uint64_t inode, bool *ret_delete);
+bool open_is(struct meta *m, uint64_t inode);
+/* true: it is open and will be deleted at its last close; false: nobody has it open, delete it now
+ */
+bool open_unnamed(struct meta *m, uint64_t inode);
+void open_named(struct meta *m, uint64_t inode);
+/* 8 bytes for each open file; false when there are more than OPEN_LIST_MAX */
+bool open_list(struct meta *m, uint8_t ret[OPEN_LIST_MAX * 8], size_t *ret_len);
+
+static inline struct time_ns time_of(int64_t sec, uint32_t nsec)
+{
+	return (struct time_ns){sec, nsec};
+}
+
+static inline void be64(uint8_t p[8], uint64_t v)
+{
+	for (int i = 0; i < 8; i++)
+		p[i] = (uint8_t)(v >> (56 - 8 * i));
+}
+
+/* the trash's directory of this hour, as it is named now; "" when the trash is off or parent lies
+ * in it */
+void trash_hour_name(struct meta *m, uint64_t parent, int64_t now_sec, char ret[16]);
+/* limits of the volume as they are now */
+void meta_limits(struct meta *m, uint64_t *ret_capacity, uint64_t *ret_inodes, bool *ret_dir_stats);
+/* statfs from the two counters */
+void meta_fill_statfs(struct meta *m, uint64_t used, uint64_t inodes, struct meta_statfs *ret);
+
+#endif

@@ -1,0 +1,27 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A sign of life of a session, and the watch over the generation: slice numbers that were handed out and are free again mean that the database went
+-- back (loaded from a dump, failed over to a stale replica), so names of blocks will come again with other bytes.
+-- ARGV: session, its JSON, expiry (seconds), highest slice number seen (text), 8 random bytes
+-- -> {setting or false, generation, 1 when the session was unknown, 1 when quotas are set}
+local setting = call('GET', P .. 'setting')
+if not setting then
+	return { false }
+end
+local gen, next = call('GET', P .. '_gen'), call('GET', P .. 'nextchunk') or '0'
+local quotas = 0
+for i, k in ipairs({ 'dirQuota', 'userQuota', 'groupQuota' }) do
+	if call('EXISTS', P .. k, P .. k .. 'UsedInodes') > 0 then
+		quotas = 1
+	end
+end
+local fresh = call('HSETNX', P .. 'sessionInfos', ARGV[1], ARGV[2])
+call('ZADD', P .. 'allSessions', ARGV[3], ARGV[1])
+if less_text(next, ARGV[4]) then
+	call('SET', P .. 'nextchunk', ARGV[4])
+	gen = false
+end
+if not gen then
+	gen = ARGV[5]
+	call('SET', P .. '_gen', gen)
+end
+return { setting, gen, fresh, quotas }

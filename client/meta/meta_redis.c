@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine over Redis: opening, checking what the volume needs, and the table. An operation is
+ * one script, so that JuiceFS's WATCH/MULTI and ours exclude each other; the scripts are
+ * client/meta/ *.lua behind a common prelude.
+ *
+ * Threads: operations run in the caller's; heartbeat and statistics have one each, deletes a few.
+ */
+#include "client/meta/meta_redis.h"
+
+#include "common/clock.h"
+#include "common/embed.h"
+#include "common/object/crypt.h"
+
+#define LUA(name) EMBED(lua_##name, "client/meta/" #name ".lua")
+LUA(prelude);
+LUA(trash);
+LUA(lookup);
+LUA(read);
+LUA(mknod);
+LUA(link);
+LUA(unlink);
+LUA(rmdir);
+LUA(rename);
+LUA(setattr);
+LUA(truncate);
+LUA(write);
+LUA(setxattr);
+LUA(removexattr);
+LUA(sustained);
+LUA(delchunk);
+LUA(dirstat);
+LUA(dircount);
+LUA(heartbeat);
+LUA(leave);
+LUA(sweep);
+
+static const struct {
+	const char *name, *body;
+	bool removes;
+} script_table[SC_COUNT] = {
+	[SC_LOOKUP] = {"lookup", lua_lookup, false},
+	[SC_READ] = {"read", lua_read, false},
+	[SC_MKNOD] = {"mknod", lua_mknod, false},
+	[SC_LINK] = {"link", lua_link, false},
+	[SC_UNLINK] = {"unlink", lua_unlink, true},
+	[SC_RMDIR] = {"rmdir", lua_rmdir, true},
+	[SC_RENAME] = {"rename", lua_rename, true},
+	[SC_SETATTR] = {"setattr", lua_setattr, false},
+	[SC_TRUNCATE] = {"truncate", lua_truncate, false},
+	[SC_WRITE] = {"write", lua_write, false},
+	[SC_SETXATTR] = {"setxattr", lua_setxattr, false},
+	[SC_REMOVEXATTR] = {"removexattr", lua_removexattr, false},
+	[SC_SUSTAINED] = {"sustained", lua_sustained, false},
+	[SC_DELCHUNK] = {"delchunk", lua_delchunk, false},
+	[SC_DIRSTAT] = {"dirstat", lua_dirstat, false},
+	[SC_DIRCOUNT] = {"dircount", lua_dircount, false},
+	[SC_HEARTBEAT] = {"heartbeat", lua_heartbeat, false},
+	[SC_LEAVE] = {"leave", lua_leave, false},
+	[SC_SWEEP] = {"sweep", lua_sweep, false},
+};
+
+static void redis_free_engine(struct meta *m);
+
+static const struct meta_ops redis_ops = {
+	.name = "redis",
+	.lookup = redis_lookup,
+	.getattr = redis_getattr,
+	.setattr = redis_setattr,
+	.truncate = redis_truncate,
+	.mknod = redis_mknod,
+	.link = redis_link,
+	.unlink = redis_unlink,
+	.rmdir = redis_rmdir,
+	.rename = redis_rename,
+	.readlink = redis_readlink,
+	.readdir = redis_readdir,
+	.open = redis_open,
+	.close = redis_close,
+	.read = redis_read,
+	.write = redis_write,
+	.new_slice = redis_new_slice,
+	.statfs = redis_statfs,
+	.getxattr = redis_getxattr,
+	.setxattr = redis_setxattr,
+	.listxattr = redis_listxattr,
+	.removexattr = redis_removexattr,
+	.start = redis_start,
+	.stop = redis_stop,
+	.free = redis_free_engine,
+};
+
+struct redis *meta_redis(struct meta *m)
+{
+	return m->ops == &redis_ops ? redis_engine(m)->redis : NULL;
+}
+
+static int scripts_init(struct meta_redis *mr)
+{
+	_cleanup_(str_fini) struct str removing = STR_INIT;
+	int r = 0;
+
+	str_add(&removing, lua_prelude);
+	str_add(&removing, lua_trash);
+	if (str_error(&removing))
+		return -ENOMEM;
+	for (int i = 0; i < SC_COUNT && !r; i++)
+		r = redis_script_init(&mr->scripts[i], script_table[i].name,
+				      script_table[i].removes ? str_c(&removing) : lua_prelude,
+				      script_table[i].body);
+	return r;
+}
+
+/* quotas lie outside the setting: usage that we do not count would be wrong for good */
+static int quotas_check(struct meta_redis *mr, uint64_t deadline_us, struct str *err)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	const char *p = mr->prefix;
+	int r = redis_once(mr->redis, deadline_us, &reply,
+			   "EXISTS %sdirQuota %sdirQuotaUsedInodes %suserQuota %sgroupQuota", p, p,
+			   p, p);
+
+	if (r)
+		return r;
+	if (redis_reply_int(reply) == 0)
+		return 0;
+	str_add(err, "the volume uses directory quotas, which are not handled yet: mount it "
+		     "read-only (--read-only)");
+	return -EOPNOTSUPP;
+}
+
+static int setting_allowed(const struct setting *s, bool read_only, struct str *err)
+{
+	_cleanup_(str_fini) struct str why = STR_INIT;
+	int r = setting_check(s, read_only, &why);
+
+	if (r == -EOPNOTSUPP)
+		str_addf(err, "the volume uses %s, which %s not handled yet%s", str_c(&why),
+			 strchr(str_c(&why), ',') ? "are" : "is",
+			 read_only ? "" : ": mount it read-only (--read-only) if that is enough");
+	else if (r)
+		str_add(err, str_c(&why));
+	return r;
+}
+
+/* the generation that block keys are made with; a reader of a volume that never had one goes
+ * without */
+static int generation_init(struct meta_redis *mr, uint64_t deadline_us, struct str *err)
+{
+	struct generation gen;
+	int r = volume_generation(mr->redis, deadline_us, !mr->base.conf.read_only, &gen);
+
+	if (r == -ENOENT && mr->base.conf.read_only)
+		return 0;
+	if (r) {
+		str_addf(err, "%s: the volume's generation cannot be read: %s",
+			 redis_name(mr->redis), strerror(-r));
+		return r;
+	}
+	meta_set_generation(&mr->base, &gen);
+	return 0;
+}
+
+static int engine_open(struct meta_redis *mr, const struct meta_conf *conf, struct str *err)
+{
+	uint64_t deadline = clock_us() + conf->timeout_us;
+	struct setting *s = NULL;
+	int r = setting_load(mr->redis, deadline, &s, err);
+
+	if (r)
+		return r;
+	r = meta_init(&mr->base, &redis_ops, conf, s); /* takes s */
+	if (!r)
+		r = setting_allowed(s, conf->read_only, err);
+	if (!r && !conf->read_only)
+		r = quotas_check(mr, deadline, err);
+	if (!r)
+		r = generation_init(mr, deadline, err);
+	return r;
+}
+
+int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **ret,
+		   struct str *err)
+{
+	static const struct redis_conf own = {.max_conns = DELETE_THREADS + 3};
+	struct meta_conf c = *conf;
+	struct meta_redis *mr;
+	int r;
+
+	if (conf->subdir) {
+		str_add(err, "--subdir is not handled yet");
+		return -EOPNOTSUPP;
+	}
+	if (!c.timeout_us)
+		c.timeout_us = 30 * 1000000;
+	if (!c.heartbeat_us)
+		c.heartbeat_us = 12 * 1000000;
+	mr = calloc(1, sizeof(*mr));
+	if (!mr)
+		return -ENOMEM;
+	mtx_init(&mr->base.lock);
+	cond_init(&mr->slot_free);
+	cond_init(&mr->pool_filled);
+	cond_init(&mr->wake);
+	crypt_random(&mr->nonce, sizeof(mr->nonce));
+	mr->prefix = strdup("");
+	mr->setting_key = strdup("setting");
+	r = mr->prefix && mr->setting_key ? hashmap_init(&mr->dirs, 64) : -ENOMEM;
+	if (!r)
+		r = scripts_init(mr);
+	if (!r)
+		r = redis_new(url, NULL, &mr->redis, err);
+	if (!r)
+		r = redis_new(url, &own, &mr->own_redis, err);
+	if (!r)
+		r = engine_open(mr, &c, err);
+	if (r) {
+		redis_free_engine(&mr->base);
+		return r;
+	}
+	*ret = &mr->base;
+	return 0;
+}
+
+static void redis_free_engine(struct meta *m)
+{
+	struct meta_redis *mr = redis_engine(m);
+
+	for (int i = 0; i < SC_COUNT; i++)
+		redis_script_fini(&mr->scripts[i]);
+	redis_free(mr->own_redis);
+	redis_free(mr->redis);
+	hashmap_fini(&mr->dirs);
+	cond_fini(&mr->slot_free);
+	cond_fini(&mr->pool_filled);
+	cond_fini(&mr->wake);
+	free(mr->session_json);
+	free(mr->setting_key);
+	free(mr->prefix);
+	meta_fini(m);
+	free(mr);
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The Redis engine, shared by meta_redis_*.c. An operation is one script (client/meta/ *.lua):
+ * arguments are built into struct args, which also holds the token that makes a changing script
+ * happen once. */
+#ifndef STOKE_CLIENT_META_META_REDIS_H
+#define STOKE_CLIENT_META_META_REDIS_H
+
+#include "client/meta/engine.h"
+#include "common/workq.h"
+
+enum script {
+	SC_LOOKUP,
+	SC_READ,
+	SC_MKNOD,
+	SC_LINK,
+	SC_UNLINK,
+	SC_RMDIR,
+	SC_RENAME,
+	SC_SETATTR,
+	SC_TRUNCATE,
+	SC_WRITE,
+	SC_SETXATTR,
+	SC_REMOVEXATTR,
+	SC_SUSTAINED,
+	SC_DELCHUNK,
+	SC_DIRSTAT,
+	SC_DIRCOUNT,
+	SC_HEARTBEAT,
+	SC_LEAVE,
+	SC_SWEEP,
+	SC_COUNT
+};
+
+enum {
+	SLOTS = 64,	/* changing operations at once */
+	SEQ_LEN = 24,	/* the length of an operation's number in _ops */
+	ARGS_MAX = 416, /* keys and arguments of a script */
+	INODE_BATCH = 1024,
+	SLICE_BATCH = 4096,
+	STAT_BATCH = 100,
+	DIRS_MAX = 16384, /* directories with statistics to flush */
+	DELETES_MAX = 65536,
+	DELETE_THREADS = 4,
+};
+
+/* numbers handed out one by one, reserved in batches */
+struct id_pool {
+	uint64_t next, end;
+	bool filling;
+};
+
+struct meta_redis {
+	struct meta base;
+	struct redis *redis;	 /* operations */
+	struct redis *own_redis; /* heartbeat, statistics, deletes: never behind the operations */
+	char *prefix;		 /* of every key: "" */
+	char *setting_key;	 /* KEYS[1] of every script */
+	struct redis_script scripts[SC_COUNT];
+	uint32_t nonce; /* of this process, in every operation's number */
+
+	/* under base.lock */
+	uint64_t slots; /* a bit for each slot in use */
+	uint64_t seq;
+	struct cond slot_free, pool_filled, wake;
+	struct id_pool inodes, slices;
+	uint64_t highest_slice; /* ever seen */
+	struct hashmap dirs;	/* struct dir_delta by inode */
+	bool stopping;
+
+	char *session_json;
+	pthread_t beat_thread, stat_thread;
+	bool beat_running, stat_running;
+	struct workq *deletes;
+	uint64_t delete_until_us; /* stopping: deletes give up then; relaxed atomic, 0: none */
+};
+
+struct args {
+	int n;
+	const char *v[ARGS_MAX];
+	size_t len[ARGS_MAX];
+	unsigned used;
+	char scratch[1024];
+	struct time_ns now;
+	int slot; /* -1: changes nothing */
+};
+
+static inline struct meta_redis *redis_engine(struct meta *m)
+{
+	return container_of(m, struct meta_redis, base);
+}
+
+void args_init(struct args *a, const struct meta_redis *mr);
+void args_bytes(struct args *a, const void *p, size_t n); /* kept by pointer */
+void args_text(struct args *a, const char *s);		  /* kept by pointer */
+void args_u64(struct args *a, uint64_t v);		  /* decimal */
+void args_i64(struct args *a, int64_t v);
+void args_be64(struct args *a, uint64_t v);
+void args_time(struct args *a, struct time_ns t);
+/* a changing script: waits for a slot, adds token, number and now; op_end gives the slot back */
+void op_begin(struct meta_redis *mr, struct args *a);
+void op_end(struct meta_redis *mr, struct args *a);
+
+uint64_t op_deadline(const struct meta_redis *mr);
+/* what the network or the server did becomes -EIO; answers of scripts stay */
+int op_error(int r);
+/* runs a script over the operations' connections */
+int op_eval(struct meta_redis *mr, enum script s, const struct args *a, struct redis_reply **ret);
+/* a command that may be done twice, its words given */
+int op_cmdv(struct meta_redis *mr, int argc, const char **argv, const size_t *lens,
+	    struct redis_reply **ret);
+int own_eval(struct meta_redis *mr, enum script s, const struct args *a, uint64_t deadline_us,
+	     struct redis_reply **ret);
+
+/* parts of replies; -EIO when they are not what the script says */
+int reply_attr(const struct redis_reply *r, struct attr *ret);
+int reply_be64(const struct redis_reply *r, uint64_t *ret);
+bool reply_is(const struct redis_reply *r, const char *text);
+
+/* a number from a pool; batch of the counter (key without prefix) when it is empty. -ESTALE: slice
+ * numbers came that were there before */
+int pool_take(struct meta_redis *mr, struct id_pool *pool, const char *counter, uint64_t batch,
+	      uint64_t *ret);
+void slice_seen(struct meta_redis *mr, uint64_t id);
+/* reserved slice numbers are dropped, and the generation is looked at (and changed, if the database
+ * went back): a heartbeat, now */
+int generation_check(struct meta_redis *mr, uint64_t deadline_us);
+
+/* what removal scripts answer */
+struct removed {
+	const char *what;
+	uint8_t type;
+	uint64_t inode, length, hour;
+};
+int reply_removed(const struct redis_reply *r, size_t at, struct removed *ret);
+/* what follows from it: statistics of parent (its entry went) and of the hour, deletes */
+void removed_done(struct meta_redis *mr, uint64_t parent, const struct removed *d);
+
+/* changes of a directory's statistics, added up and flushed each second. parent 0: of every
+ * directory that links inode */
+void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space, int64_t inodes);
+void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now, uint64_t before);
+void stat_flush(struct meta_redis *mr, uint64_t deadline_us);
+void *stat_main(void *arg);
+
+/* deletes the data of a file whose record is gone, later */
+void delete_later(struct meta_redis *mr, uint64_t inode, uint64_t length);
+
+/* meta_redis_name.c */
+int redis_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		 uint64_t *ret, struct attr *ret_attr);
+int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
+		uint64_t *ret, struct attr *ret_attr);
+int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t parent,
+	       const char *name, struct attr *ret);
+int redis_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name);
+int redis_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name);
+int redis_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		 uint64_t new_parent, const char *new_name, unsigned flags, uint64_t *ret,
+		 struct attr *ret_attr);
+int redis_readlink(struct meta *m, uint64_t inode, char **ret);
+/* meta_redis_dir.c */
+int redis_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret);
+/* meta_redis_attr.c */
+int redis_getattr(struct meta *m, uint64_t inode, struct attr *ret);
+int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned set,
+		  const struct attr *want, struct attr *ret);
+int redis_statfs(struct meta *m, struct meta_statfs *ret);
+int redis_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, size_t *ret_len);
+int redis_setxattr(struct meta *m, uint64_t inode, const char *name, const void *value, size_t len,
+		   int flags);
+int redis_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len);
+int redis_removexattr(struct meta *m, uint64_t inode, const char *name);
+/* meta_redis_data.c */
+int redis_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags,
+	       struct chunk_list *ret);
+int redis_close(struct meta *m, uint64_t inode);
+int redis_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret);
+int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
+		struct time_ns mtime, struct attr *ret);
+int redis_new_slice(struct meta *m, uint64_t *ret);
+/* meta_redis_truncate.c */
+int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
+		   bool through_handle, struct attr *ret);
+/* meta_redis_session.c */
+int redis_start(struct meta *m, struct str *err);
+void redis_stop(struct meta *m);
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attributes, extended attributes, and how full the volume is. Any thread that may block. */
+#include "client/meta/meta_redis.h"
+
+int redis_getattr(struct meta *m, uint64_t inode, struct attr *ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int r = redis_once(mr->redis, op_deadline(mr), &reply, "GET %si%llu", mr->prefix,
+			   (unsigned long long)inode);
+
+	if (r)
+		return op_error(r);
+	if (redis_reply_type(reply) == REDIS_NIL)
+		return -ENOENT;
+	return reply_attr(reply, ret);
+}
+
+int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned set,
+		  const struct attr *want, struct attr *ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_u64(&args, inode);
+	args_u64(&args, set);
+	args_u64(&args, want->mode);
+	args_u64(&args, want->uid);
+	args_u64(&args, want->gid);
+	args_time(&args, want->atime);
+	args_time(&args, want->mtime);
+	args_u64(&args, c->uid);
+	r = op_eval(mr, SC_SETATTR, &args, &reply);
+	op_end(mr, &args);
+	return r ? r : reply_attr(redis_reply_at(reply, 0), ret);
+}
+
+int redis_statfs(struct meta *m, struct meta_statfs *ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int64_t used, inodes;
+	int r = redis_once(mr->redis, op_deadline(mr), &reply, "MGET %susedSpace %stotalInodes",
+			   mr->prefix, mr->prefix);
+
+	if (r)
+		return op_error(r);
+	if (redis_reply_len(reply) != 2)
+		return -EIO;
+	used = redis_reply_int(redis_reply_at(reply, 0));
+	inodes = redis_reply_int(redis_reply_at(reply, 1));
+	meta_fill_statfs(m, used > 0 ? (uint64_t)used : 0, inodes > 0 ? (uint64_t)inodes : 0, ret);
+	return 0;
+}
+
+/* a copy of a reply's bytes that ends with a NUL */
+static int take_bytes(const char *p, size_t n, char **ret, size_t *ret_len)
+{
+	char *s = malloc(n + 1);
+
+	if (!s)
+		return -ENOMEM;
+	memcpy(s, p, n);
+	s[n] = '\0';
+	*ret = s;
+	*ret_len = n;
+	return 0;
+}
+
+int redis_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, size_t *ret_len)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	const char *p;
+	size_t n;
+	int r = redis_once(mr->redis, op_deadline(mr), &reply, "HGET %sx%llu %s", mr->prefix,
+			   (unsigned long long)inode, name);
+
+	if (r)
+		return op_error(r);
+	p = redis_reply_str(reply, &n);
+	return p ? take_bytes(p, n, ret, ret_len) : -ENODATA;
+}
+
+int redis_setxattr(struct meta *m, uint64_t inode, const char *name, const void *value, size_t len,
+		   int flags)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_u64(&args, inode);
+	args_text(&args, name);
+	args_bytes(&args, len ? value : "", len);
+	args_u64(&args, (uint64_t)flags);
+	r = op_eval(mr, SC_SETXATTR, &args, &reply);
+	op_end(mr, &args);
+	return r;
+}
+
+int redis_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	_cleanup_(str_fini) struct str names = STR_INIT;
+	int r = redis_once(mr->redis, op_deadline(mr), &reply, "HKEYS %sx%llu", mr->prefix,
+			   (unsigned long long)inode);
+
+	if (r)
+		return op_error(r);
+	for (size_t i = 0; i < redis_reply_len(reply); i++) {
+		size_t n;
+		const char *p = redis_reply_str(redis_reply_at(reply, i), &n);
+
+		if (p && n)
+			str_addn(&names, p, n + 1); /* a reply's bytes end with a NUL */
+	}
+	if (str_error(&names))
+		return -ENOMEM;
+	return take_bytes(str_c(&names), names.len, ret, ret_len);
+}
+
+int redis_removexattr(struct meta *m, uint64_t inode, const char *name)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_u64(&args, inode);
+	args_text(&args, name);
+	r = op_eval(mr, SC_REMOVEXATTR, &args, &reply);
+	op_end(mr, &args);
+	return r;
+}

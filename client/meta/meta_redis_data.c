@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slices of files: open, read, write, close. A chunk's list and the attributes it belongs to are
+ * read by one script. Any thread that may block. */
+#include "client/meta/meta_redis.h"
+
+#include "common/log.h"
+
+static int reply_slices(struct meta_redis *mr, const struct redis_reply *list,
+			struct chunk_list *ret)
+{
+	size_t n = redis_reply_len(list), len;
+	struct slice *s = calloc(n + 1, sizeof(*s));
+	uint64_t highest = 0;
+	const char *p;
+
+	if (!s)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		p = redis_reply_str(redis_reply_at(list, i), &len);
+		if (!p || slice_decode((const uint8_t *)p, len, &s[i])) {
+			free(s);
+			return -EIO;
+		}
+		highest = MAX(highest, s[i].id);
+	}
+	slice_seen(mr, highest);
+	ret->n = n;
+	ret->slices = s;
+	return 0;
+}
+
+static int read_lists(struct meta_redis *mr, uint64_t inode, uint32_t index, uint32_t n,
+		      struct chunk_list *ret)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+	struct attr a;
+	int r;
+
+	args_init(&args, mr);
+	args_u64(&args, inode);
+	args_u64(&args, index);
+	args_u64(&args, n);
+	r = op_eval(mr, SC_READ, &args, &reply);
+	if (!r)
+		r = reply_attr(redis_reply_at(reply, 0), &a);
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct redis_reply *list = redis_reply_at(reply, 1 + (size_t)i);
+
+		ret[i] = (struct chunk_list){.index = index + i, .attr = a};
+		r = list ? reply_slices(mr, list, &ret[i]) : 0;
+		if (r) {
+			while (i-- > 0)
+				chunk_list_fini(&ret[i]);
+			return r;
+		}
+	}
+	return 0;
+}
+
+int redis_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags,
+	       struct chunk_list *ret)
+{
+	struct chunk_list l;
+	int r = read_lists(redis_engine(m), inode, 0, 1, &l);
+
+	(void)c;
+	(void)flags;
+	if (!r)
+		*ret = l;
+	return r;
+}
+
+int redis_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret)
+{
+	return read_lists(redis_engine(m), inode, index, n, ret);
+}
+
+int redis_close(struct meta *m, uint64_t inode)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+	uint64_t length;
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_u64(&args, inode);
+	args_u64(&args, m->session);
+	r = op_eval(mr, SC_SUSTAINED, &args, &reply);
+	op_end(mr, &args);
+	if (r || !reply_is(redis_reply_at(reply, 0), "gone"))
+		return r;
+	r = reply_be64(redis_reply_at(reply, 1), &length);
+	if (!r)
+		delete_later(mr, inode, length);
+	return r;
+}
+
+int redis_new_slice(struct meta *m, uint64_t *ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	int r;
+
+	for (int i = 0; i < 3; i++) {
+		r = pool_take(mr, &mr->slices, "nextchunk", SLICE_BATCH, ret);
+		if (r != -ESTALE)
+			return r;
+		r = generation_check(mr, op_deadline(mr));
+		if (r)
+			return op_error(r);
+	}
+	return -EIO;
+}
+
+int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
+		struct time_ns mtime, struct attr *ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint64_t capacity, inodes, before;
+	struct generation gen;
+	uint8_t record[SLICE_LEN];
+	struct args args;
+	struct attr a;
+	bool stats;
+	int r;
+
+	meta_limits(m, &capacity, &inodes, &stats);
+	mtx_lock(&m->lock);
+	gen = m->gen;
+	mtx_unlock(&m->lock);
+	slice_encode(s, record);
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_u64(&args, inode);
+	args_u64(&args, index);
+	args_bytes(&args, record, sizeof(record));
+	args_be64(&args, ((uint64_t)index << CHUNK_BITS) + s->pos + s->len);
+	args_time(&args, mtime);
+	args_bytes(&args, gen.b, sizeof(gen.b));
+	args_u64(&args, capacity);
+	r = op_eval(mr, SC_WRITE, &args, &reply);
+	op_end(mr, &args);
+	if (r == -ESTALE)
+		(void)generation_check(mr, op_deadline(mr)); /* else the next beat does it */
+	if (!r)
+		r = reply_attr(redis_reply_at(reply, 0), &a);
+	if (!r)
+		r = reply_be64(redis_reply_at(reply, 2), &before);
+	if (r)
+		return r;
+	slice_seen(mr, s->id);
+	stat_resized(mr, inode, &a, before);
+	*ret = a;
+	return 0;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Data of deleted files: lists of chunks go, references are counted down, slices that nobody refers
+ * to any more are deleted from the object store. Threads: a few of the engine's own; what does not
+ * fit, or fails, stays in delfiles and sliceRef for anybody's hourly clean-up. */
+#include "client/meta/meta_redis.h"
+
+#include <inttypes.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+enum { LLEN_BATCH = 1000, SCAN_FROM = 10000 };
+
+struct delete_job {
+	struct workq_job job;
+	struct meta_redis *mr;
+	uint64_t inode, length;
+};
+
+static uint64_t own_deadline(const struct meta_redis *mr)
+{
+	return clock_us() + mr->base.conf.timeout_us;
+}
+
+static int delete_slice(struct meta_redis *mr, uint64_t id, uint32_t size)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int r = mr->base.delete_fn(mr->base.delete_arg, id, size);
+
+	if (r)
+		return r;
+	return redis_once(mr->own_redis, own_deadline(mr), &reply, "HDEL %ssliceRef k%llu_%lu",
+			  mr->prefix, (unsigned long long)id, (unsigned long)size);
+}
+
+static int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_u64(&args, inode);
+	args_u64(&args, index);
+	r = own_eval(mr, SC_DELCHUNK, &args, own_deadline(mr), &reply);
+	op_end(mr, &args);
+	for (size_t i = 0; !r && i + 1 < redis_reply_len(reply); i += 2) {
+		int64_t id = redis_reply_int(redis_reply_at(reply, i));
+		int64_t size = redis_reply_int(redis_reply_at(reply, i + 1));
+
+		if (id > 0 && size > 0)
+			r = delete_slice(mr, (uint64_t)id, (uint32_t)size);
+	}
+	return r;
+}
+
+/* the chunks of [from, from + n) that have a list */
+static int delete_range(struct meta_redis *mr, uint64_t inode, uint32_t from, uint32_t n)
+{
+	uint64_t deadline = own_deadline(mr);
+	bool has[LLEN_BATCH] = {false};
+	struct redis_conn *c;
+	int r = redis_acquire(mr->own_redis, deadline, &c);
+
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < n && !r; i++)
+		r = redis_append(c, "LLEN %sc%llu_%lu", mr->prefix, (unsigned long long)inode,
+				 (unsigned long)(from + i));
+	for (uint32_t i = 0; i < n && !r; i++) {
+		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+
+		r = redis_next(c, deadline, &reply);
+		has[i] = !r && redis_reply_int(reply) > 0;
+	}
+	redis_release(c);
+	for (uint32_t i = 0; i < n && !r; i++) {
+		if (has[i])
+			r = delete_chunk(mr, inode, from + i);
+	}
+	return r;
+}
+
+/* of a file with very many chunks: those that a scan of the database finds */
+static int delete_found(struct meta_redis *mr, uint64_t inode)
+{
+	char cursor[24] = "0", match[32];
+	size_t skip = strlen(mr->prefix) + 1;
+
+	skip += (size_t)snprintf(match, sizeof(match), "%" PRIu64 "_", inode);
+	do {
+		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+		const struct redis_reply *page;
+		const char *next;
+		size_t n;
+		int r = redis_once(mr->own_redis, own_deadline(mr), &reply,
+				   "SCAN %s MATCH %sc%s* COUNT 10000", cursor, mr->prefix, match);
+
+		if (r)
+			return r;
+		page = redis_reply_at(reply, 1);
+		next = page ? redis_reply_str(redis_reply_at(reply, 0), &n) : NULL;
+		if (!next || n >= sizeof(cursor))
+			return -EIO;
+		memcpy(cursor, next, n + 1);
+		for (size_t i = 0; i < redis_reply_len(page) && !r; i++) {
+			const char *key = redis_reply_str(redis_reply_at(page, i), &n);
+
+			if (key && n > skip)
+				r = delete_chunk(mr, inode,
+						 (uint32_t)strtoul(key + skip, NULL, 10));
+		}
+		if (r)
+			return r;
+	} while (strcmp(cursor, "0") != 0);
+	return 0;
+}
+
+static int delete_file(struct meta_redis *mr, uint64_t inode, uint64_t length)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint64_t chunks = DIV_UP(length, (uint64_t)CHUNK_SIZE);
+	int r = 0;
+
+	if (chunks > SCAN_FROM)
+		r = delete_found(mr, inode);
+	for (uint64_t i = 0; chunks <= SCAN_FROM && i < chunks && !r; i += LLEN_BATCH)
+		r = delete_range(mr, inode, (uint32_t)i,
+				 (uint32_t)MIN(chunks - i, (uint64_t)LLEN_BATCH));
+	if (r)
+		return r;
+	return redis_once(mr->own_redis, own_deadline(mr), &reply, "ZREM %sdelfiles %llu:%llu",
+			  mr->prefix, (unsigned long long)inode, (unsigned long long)length);
+}
+
+static void delete_run(struct workq_job *job)
+{
+	struct delete_job *d = container_of(job, struct delete_job, job);
+	uint64_t until = __atomic_load_n(&d->mr->delete_until_us, __ATOMIC_RELAXED);
+	static struct log_rate rate;
+	unsigned quiet;
+	int r = -ECANCELED;
+
+	if (!until || clock_us() < until)
+		r = delete_file(d->mr, d->inode, d->length);
+	if (r && log_rate_ok(&rate, 10 * 1000000, &quiet))
+		log_warn("data of deleted inode %" PRIu64 " left for a later clean-up: %s",
+			 d->inode, strerror(-r));
+	free(d);
+}
+
+void delete_later(struct meta_redis *mr, uint64_t inode, uint64_t length)
+{
+	struct delete_job *d;
+
+	if (!mr->base.delete_fn || !mr->deletes)
+		return;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return; /* it stays in delfiles */
+	*d = (struct delete_job){.job.fn = delete_run, .mr = mr, .inode = inode, .length = length};
+	if (workq_push(mr->deletes, &d->job))
+		free(d);
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading a directory: HSCAN to the end, names once (a hash that is being resized repeats some),
+ * then the records in batches. Any thread that may block. */
+#include "client/meta/meta_redis.h"
+
+#include "common/hash.h"
+
+enum { SCAN_COUNT = 10000, RECORD_BATCH = 1000 };
+
+/* entries grow by doubling; names lie one after the other in a str, found by offset until that is
+ * complete */
+struct listing {
+	struct meta_entry *e;
+	size_t *at; /* offset of each name */
+	size_t n, cap;
+	struct str names;
+};
+
+static int listing_grow(struct listing *l)
+{
+	size_t cap = l->cap ? l->cap * 2 : 256;
+	struct meta_entry *e = reallocarray(l->e, cap, sizeof(*e));
+	size_t *at;
+
+	if (!e)
+		return -ENOMEM;
+	l->e = e;
+	at = reallocarray(l->at, cap, sizeof(*at));
+	if (!at)
+		return -ENOMEM;
+	l->at = at;
+	l->cap = cap;
+	return 0;
+}
+
+static int listing_add(struct listing *l, const struct redis_reply *name,
+		       const struct redis_reply *value)
+{
+	size_t n = 0, len = 0;
+	const char *s = name ? redis_reply_str(name, &n) : NULL;
+	const char *v = value ? redis_reply_str(value, &len) : NULL;
+	uint64_t inode;
+	uint8_t type;
+	int r;
+
+	/* what cannot be a name is damage, and is left out */
+	if (!s || n == 0 || n > NAME_LEN_MAX || memchr(s, '/', n) || memchr(s, '\0', n))
+		return 0;
+	if (!v || entry_decode((const uint8_t *)v, len, &type, &inode))
+		return -EIO;
+	if (l->n == l->cap) {
+		r = listing_grow(l);
+		if (r)
+			return r;
+	}
+	l->at[l->n] = l->names.len;
+	str_addn(&l->names, s, n);
+	str_addn(&l->names, "", 1);
+	l->e[l->n++] = (struct meta_entry){.inode = inode, .attr.type = type, .name_len = n};
+	return str_error(&l->names);
+}
+
+static int listing_scan(struct meta_redis *mr, uint64_t inode, struct listing *l)
+{
+	char cursor[24] = "0";
+
+	do {
+		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+		const struct redis_reply *page;
+		const char *next;
+		size_t n;
+		int r = redis_once(mr->redis, op_deadline(mr), &reply, "HSCAN %sd%llu %s COUNT %d",
+				   mr->prefix, (unsigned long long)inode, cursor, SCAN_COUNT);
+
+		if (r)
+			return op_error(r);
+		page = redis_reply_at(reply, 1);
+		next = page ? redis_reply_str(redis_reply_at(reply, 0), &n) : NULL;
+		if (!next || n >= sizeof(cursor))
+			return -EIO;
+		memcpy(cursor, next, n + 1);
+		for (size_t i = 0; i + 1 < redis_reply_len(page); i += 2) {
+			r = listing_add(l, redis_reply_at(page, i), redis_reply_at(page, i + 1));
+			if (r)
+				return r;
+		}
+	} while (strcmp(cursor, "0") != 0);
+	return 0;
+}
+
+/* names become pointers, and those seen before go */
+static int listing_unique(struct listing *l)
+{
+	size_t slots = 16, kept = 0;
+	_cleanup_(freep) uint32_t *table = NULL;
+
+	while (slots < l->n * 2)
+		slots *= 2;
+	table = calloc(slots, sizeof(*table)); /* entry number + 1 */
+	if (!table || l->n >= UINT32_MAX)
+		return -ENOMEM;
+	for (size_t i = 0; i < l->n; i++) {
+		struct meta_entry e = l->e[i];
+		size_t h;
+
+		e.name = l->names.s + l->at[i];
+		h = hash64(e.name, e.name_len) & (slots - 1);
+		while (table[h] && strcmp(l->e[table[h] - 1].name, e.name) != 0)
+			h = (h + 1) & (slots - 1);
+		if (table[h])
+			continue;
+		l->e[kept++] = e;
+		table[h] = (uint32_t)kept;
+	}
+	l->n = kept;
+	return 0;
+}
+
+static int listing_records(struct meta_redis *mr, struct meta_entry *e, size_t n)
+{
+	_cleanup_(str_fini) struct str keys = STR_INIT;
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	const char *v[RECORD_BATCH + 1] = {"MGET"};
+	size_t len[RECORD_BATCH + 1] = {4};
+	int r;
+
+	for (size_t i = 0; i < n; i++) {
+		size_t before = keys.len;
+
+		str_addf(&keys, "%si%llu", mr->prefix, (unsigned long long)e[i].inode);
+		len[1 + i] = keys.len - before;
+		str_addn(&keys, "", 1);
+	}
+	if (str_error(&keys))
+		return -ENOMEM;
+	for (size_t i = 0, at = 0; i < n; i++) {
+		v[1 + i] = keys.s + at;
+		at += len[1 + i] + 1;
+	}
+	r = op_cmdv(mr, (int)(n + 1), v, len, &reply);
+	if (r)
+		return r;
+	for (size_t i = 0; i < n; i++) {
+		struct attr a;
+
+		if (!reply_attr(redis_reply_at(reply, i), &a)) {
+			e[i].attr = a;
+			e[i].full = true;
+		}
+	}
+	return 0;
+}
+
+int redis_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	struct meta_dir *d = calloc(1, sizeof(*d));
+	struct listing l = {.names = STR_INIT};
+	int r = d ? listing_scan(mr, inode, &l) : -ENOMEM;
+
+	if (!r)
+		r = listing_unique(&l);
+	for (size_t i = 0; with_attr && i < l.n && !r; i += RECORD_BATCH)
+		r = listing_records(mr, l.e + i, MIN(l.n - i, (size_t)RECORD_BATCH));
+	free(l.at);
+	if (r) {
+		free(l.e);
+		str_fini(&l.names);
+		free(d);
+		return r;
+	}
+	d->n = l.n;
+	d->entries = l.e;
+	d->names = l.names.s; /* the entries' names point into it */
+	*ret = d;
+	return 0;
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names in directories: look up, make, link, remove, rename. Any thread that may block. */
+#include "client/meta/meta_redis.h"
+
+#include <inttypes.h>
+
+static int reply_entry(const struct redis_reply *r, uint8_t *ret_type, uint64_t *ret_inode)
+{
+	size_t n;
+	const char *p = r ? redis_reply_str(r, &n) : NULL;
+
+	return p && entry_decode((const uint8_t *)p, n, ret_type, ret_inode) == 0 ? 0 : -EIO;
+}
+
+int redis_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		 uint64_t *ret, struct attr *ret_attr)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	const struct redis_reply *record;
+	struct attr a = {0};
+	uint64_t inode;
+	uint8_t type;
+	struct args args;
+	int r;
+
+	(void)c;
+	args_init(&args, mr);
+	args_u64(&args, parent);
+	args_text(&args, name);
+	r = op_eval(mr, SC_LOOKUP, &args, &reply);
+	if (r)
+		return r;
+	r = reply_entry(redis_reply_at(reply, 0), &type, &inode);
+	if (r)
+		return r;
+	/* an entry whose record is lost is still there, with nothing but its type */
+	record = redis_reply_at(reply, 1);
+	if (record && redis_reply_type(record) == REDIS_STR)
+		r = reply_attr(record, &a);
+	else
+		a.type = type;
+	if (r)
+		return r;
+	*ret = inode;
+	*ret_attr = a;
+	return 0;
+}
+
+int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
+		uint64_t *ret, struct attr *ret_attr)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint64_t inode, capacity, inodes;
+	struct args args;
+	bool stats;
+	int r = pool_take(mr, &mr->inodes, "nextinode", INODE_BATCH, &inode);
+
+	if (r)
+		return r;
+	meta_limits(m, &capacity, &inodes, &stats);
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_be64(&args, parent);
+	args_text(&args, name);
+	args_be64(&args, inode);
+	args_u64(&args, type);
+	args_u64(&args, mode);
+	args_u64(&args, umask);
+	args_u64(&args, c->uid);
+	args_u64(&args, c->gid);
+	args_u64(&args, rdev);
+	args_text(&args, target);
+	args_u64(&args, m->conf.skip_dir_mtime_us * 1000);
+	args_u64(&args, capacity);
+	args_u64(&args, inodes);
+	r = op_eval(mr, SC_MKNOD, &args, &reply);
+	op_end(mr, &args);
+	if (!r)
+		r = reply_attr(redis_reply_at(reply, 0), ret_attr);
+	if (r)
+		return r;
+	stat_add(mr, parent, 0, 4096, 1);
+	*ret = inode;
+	return 0;
+}
+
+int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t parent,
+	       const char *name, struct attr *ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint64_t length;
+	struct args args;
+	struct attr a;
+	int r;
+
+	(void)c;
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_be64(&args, inode);
+	args_be64(&args, parent);
+	args_text(&args, name);
+	args_u64(&args, m->conf.skip_dir_mtime_us * 1000);
+	args_u64(&args, m->session);
+	r = op_eval(mr, SC_LINK, &args, &reply);
+	op_end(mr, &args);
+	if (!r)
+		r = reply_attr(redis_reply_at(reply, 0), &a);
+	if (r)
+		return r;
+	open_named(m, inode);
+	length = a.type == INODE_FILE ? a.length : 0;
+	stat_add(mr, parent, (int64_t)length, (int64_t)align4k(length), 1);
+	*ret = a;
+	return 0;
+}
+
+int reply_removed(const struct redis_reply *r, size_t at, struct removed *ret)
+{
+	size_t n;
+	struct removed d = {.what = redis_reply_str(redis_reply_at(r, at), &n)};
+
+	d.type = (uint8_t)redis_reply_int(redis_reply_at(r, at + 1));
+	if (!d.what || reply_be64(redis_reply_at(r, at + 2), &d.inode) ||
+	    reply_be64(redis_reply_at(r, at + 3), &d.length) ||
+	    reply_be64(redis_reply_at(r, at + 4), &d.hour))
+		return -EIO;
+	*ret = d;
+	return 0;
+}
+
+void removed_done(struct meta_redis *mr, uint64_t parent, const struct removed *d)
+{
+	int64_t length = (int64_t)d->length, space = (int64_t)align4k(d->length);
+
+	stat_add(mr, parent, -length, -space, -1);
+	if (d->hour)
+		stat_add(mr, d->hour, length, space, 1);
+	if (!strcmp(d->what, "gone") && d->type == INODE_FILE) {
+		delete_later(mr, d->inode, d->length);
+	} else if (!strcmp(d->what, "open") && !open_unnamed(&mr->base, d->inode)) {
+		/* closed in the meantime; what fails here ends with the session */
+		(void)redis_close(&mr->base, d->inode);
+	}
+}
+
+/* Which open files a removal must know of: all, or, when there are too many, the one that the name
+ * leads to now */
+static int args_open(struct meta_redis *mr, struct args *a, uint64_t parent, const char *name,
+		     uint8_t buf[OPEN_LIST_MAX * 8])
+{
+	uint64_t inode;
+	struct attr attr;
+	size_t n = 0;
+	int r;
+
+	if (!open_list(&mr->base, buf, &n)) {
+		r = redis_lookup(&mr->base, NULL, parent, name, &inode, &attr);
+		if (r && r != -ENOENT)
+			return r;
+		if (!r && open_is(&mr->base, inode)) {
+			be64(buf, inode);
+			n = 8;
+		}
+	}
+	args_bytes(a, buf, n);
+	return 0;
+}
+
+int redis_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint8_t open[OPEN_LIST_MAX * 8];
+	struct removed d;
+	struct args args;
+	char hour[16];
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	trash_hour_name(m, parent, args.now.sec, hour);
+	args_be64(&args, parent);
+	args_text(&args, name);
+	args_u64(&args, c->uid);
+	args_u64(&args, m->conf.skip_dir_mtime_us * 1000);
+	args_text(&args, hour);
+	args_u64(&args, m->session);
+	r = args_open(mr, &args, parent, name, open);
+	if (!r)
+		r = op_eval(mr, SC_UNLINK, &args, &reply);
+	op_end(mr, &args);
+	if (!r)
+		r = reply_removed(reply, 0, &d);
+	if (!r)
+		removed_done(mr, parent, &d);
+	return r;
+}
+
+int redis_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct removed d;
+	struct args args;
+	char hour[16];
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	trash_hour_name(m, parent, args.now.sec, hour);
+	args_be64(&args, parent);
+	args_text(&args, name);
+	args_u64(&args, c->uid);
+	args_text(&args, hour);
+	r = op_eval(mr, SC_RMDIR, &args, &reply);
+	op_end(mr, &args);
+	if (!r)
+		r = reply_removed(reply, 0, &d);
+	if (!r)
+		removed_done(mr, parent, &d);
+	return r;
+}
+
+/* an entry with record a went from one directory to another */
+static void stat_move(struct meta_redis *mr, const struct attr *a, uint64_t from, uint64_t to)
+{
+	uint64_t length = a->type == INODE_FILE ? a->length : 0;
+
+	if (from == to)
+		return;
+	stat_add(mr, from, -(int64_t)length, -(int64_t)align4k(length), -1);
+	stat_add(mr, to, (int64_t)length, (int64_t)align4k(length), 1);
+}
+
+static int renamed(struct meta_redis *mr, const struct redis_reply *reply, uint64_t parent,
+		   uint64_t new_parent, uint64_t *ret, struct attr *ret_attr)
+{
+	const struct redis_reply *what = redis_reply_at(reply, 2);
+	struct attr a, b;
+	struct removed d;
+	uint64_t inode;
+	int r = reply_attr(redis_reply_at(reply, 0), &a);
+
+	if (!r)
+		r = reply_be64(redis_reply_at(reply, 1), &inode);
+	if (r)
+		return r;
+	*ret = inode;
+	*ret_attr = a;
+	if (reply_is(what, ""))
+		return 0;
+	stat_move(mr, &a, parent, new_parent);
+	if (reply_is(what, "exchange")) {
+		r = reply_attr(redis_reply_at(reply, 3), &b);
+		if (!r)
+			stat_move(mr, &b, new_parent, parent);
+	} else if (redis_reply_len(reply) > 3) {
+		r = reply_removed(reply, 3, &d);
+		if (!r)
+			removed_done(mr, new_parent, &d);
+	}
+	return r;
+}
+
+int redis_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		 uint64_t new_parent, const char *new_name, unsigned flags, uint64_t *ret,
+		 struct attr *ret_attr)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint8_t open[OPEN_LIST_MAX * 8];
+	struct args args;
+	char hour[16];
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	trash_hour_name(m, new_parent, args.now.sec, hour);
+	args_be64(&args, parent);
+	args_text(&args, name);
+	args_be64(&args, new_parent);
+	args_text(&args, new_name);
+	args_u64(&args, flags);
+	args_u64(&args, c->uid);
+	args_u64(&args, m->conf.skip_dir_mtime_us * 1000);
+	args_text(&args, hour);
+	args_u64(&args, m->session);
+	r = args_open(mr, &args, new_parent, new_name, open);
+	if (!r)
+		r = op_eval(mr, SC_RENAME, &args, &reply);
+	op_end(mr, &args);
+	return r ? r : renamed(mr, reply, parent, new_parent, ret, ret_attr);
+}
+
+int redis_readlink(struct meta *m, uint64_t inode, char **ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	const char *p;
+	size_t n;
+	char *s;
+	int r = redis_once(mr->redis, op_deadline(mr), &reply, "GET %ss%llu", mr->prefix,
+			   (unsigned long long)inode);
+
+	if (r)
+		return op_error(r);
+	p = redis_reply_str(reply, &n);
+	if (!p)
+		return -ENOENT;
+	if (n == 0 || n > SYMLINK_MAX + 1 || memchr(p, '\0', n))
+		return -EIO;
+	s = strndup(p, n);
+	if (!s)
+		return -ENOMEM;
+	*ret = s;
+	return 0;
+}

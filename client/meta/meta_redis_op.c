@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How the Redis engine runs its scripts: arguments, tokens, errors, parts of replies, numbers from
+ * counters. Any thread that may block.
+ *
+ * A slot is one changing operation at a time. _ops holds, by session and slot, the number and the
+ * answer of the last one that wrote, so a script that is asked again, because its answer was lost,
+ * answers the same and does nothing. */
+#include "client/meta/meta_redis.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+
+#include "common/clock.h"
+
+enum { RETRY_US = 20000 };
+
+void args_init(struct args *a, const struct meta_redis *mr)
+{
+	a->n = 0;
+	a->used = 0;
+	a->slot = -1;
+	args_text(a, mr->setting_key);
+}
+
+void args_bytes(struct args *a, const void *p, size_t n)
+{
+	assert(a->n < ARGS_MAX);
+	a->v[a->n] = p;
+	a->len[a->n++] = n;
+}
+
+void args_text(struct args *a, const char *s)
+{
+	args_bytes(a, s, strlen(s));
+}
+
+static char *args_room(struct args *a, unsigned n)
+{
+	char *p = a->scratch + a->used;
+
+	assert(a->used + n <= sizeof(a->scratch));
+	a->used += n;
+	return p;
+}
+
+void args_u64(struct args *a, uint64_t v)
+{
+	char *p = args_room(a, 21);
+
+	args_bytes(a, p, (size_t)snprintf(p, 21, "%" PRIu64, v));
+}
+
+void args_i64(struct args *a, int64_t v)
+{
+	char *p = args_room(a, 21);
+
+	args_bytes(a, p, (size_t)snprintf(p, 21, "%" PRId64, v));
+}
+
+void args_be64(struct args *a, uint64_t v)
+{
+	char *p = args_room(a, 8);
+
+	be64((uint8_t *)p, v);
+	args_bytes(a, p, 8);
+}
+
+void args_time(struct args *a, struct time_ns t)
+{
+	uint8_t *p = (uint8_t *)args_room(a, 12);
+
+	be64(p, (uint64_t)t.sec);
+	for (int i = 0; i < 4; i++)
+		p[8 + i] = (uint8_t)(t.nsec >> (24 - 8 * i));
+	args_bytes(a, p, 12);
+}
+
+void op_begin(struct meta_redis *mr, struct args *a)
+{
+	char *token = args_room(a, 28), *number = args_room(a, SEQ_LEN + 1);
+	uint64_t seq;
+	int slot;
+
+	mtx_lock(&mr->base.lock);
+	while (mr->slots == UINT64_MAX)
+		cond_wait(&mr->slot_free, &mr->base.lock);
+	slot = __builtin_ctzll(~mr->slots);
+	mr->slots |= UINT64_C(1) << slot;
+	seq = ++mr->seq;
+	mtx_unlock(&mr->base.lock);
+
+	a->slot = slot;
+	args_bytes(a, token, (size_t)snprintf(token, 28, "%" PRIu64 "_%d", mr->base.session, slot));
+	snprintf(number, SEQ_LEN + 1, "%08" PRIx32 "%016" PRIx64, mr->nonce, seq);
+	args_bytes(a, number, SEQ_LEN);
+	clock_real(&a->now.sec, &a->now.nsec);
+	args_time(a, a->now);
+}
+
+void op_end(struct meta_redis *mr, struct args *a)
+{
+	mtx_lock(&mr->base.lock);
+	mr->slots &= ~(UINT64_C(1) << a->slot);
+	cond_signal(&mr->slot_free);
+	mtx_unlock(&mr->base.lock);
+	a->slot = -1;
+}
+
+uint64_t op_deadline(const struct meta_redis *mr)
+{
+	return clock_us() + mr->base.conf.timeout_us;
+}
+
+int op_error(int r)
+{
+	switch (r) {
+	case -ETIMEDOUT:
+	case -ECONNREFUSED:
+	case -ECONNRESET:
+	case -EHOSTUNREACH:
+	case -ENETUNREACH:
+	case -EPIPE:
+	case -EAGAIN:
+	case -ENOEXEC:
+	case -EPROTO:
+	case -EBADMSG:
+		return -EIO;
+	default:
+		return r;
+	}
+}
+
+int op_eval(struct meta_redis *mr, enum script s, const struct args *a, struct redis_reply **ret)
+{
+	const char **v = (const char **)(uintptr_t)a->v;
+
+	return op_error(
+		redis_eval(mr->redis, op_deadline(mr), &mr->scripts[s], 1, a->n, v, a->len, ret));
+}
+
+int own_eval(struct meta_redis *mr, enum script s, const struct args *a, uint64_t deadline_us,
+	     struct redis_reply **ret)
+{
+	const char **v = (const char **)(uintptr_t)a->v;
+
+	return redis_eval(mr->own_redis, deadline_us, &mr->scripts[s], 1, a->n, v, a->len, ret);
+}
+
+int op_cmdv(struct meta_redis *mr, int argc, const char **argv, const size_t *lens,
+	    struct redis_reply **ret)
+{
+	uint64_t deadline = op_deadline(mr);
+	struct redis_conn *c;
+	int r;
+
+	for (;;) {
+		r = redis_acquire(mr->redis, deadline, &c);
+		if (r)
+			return op_error(r);
+		r = redis_cmdv(c, deadline, ret, argc, argv, lens);
+		redis_release(c);
+		if (op_error(r) != -EIO || r == -EIO || clock_left(deadline) == 0)
+			return op_error(r);
+		usleep(RETRY_US);
+	}
+}
+
+int reply_attr(const struct redis_reply *r, struct attr *ret)
+{
+	size_t n;
+	const char *p = r ? redis_reply_str(r, &n) : NULL;
+
+	return p && attr_decode((const uint8_t *)p, n, ret) == 0 ? 0 : -EIO;
+}
+
+int reply_be64(const struct redis_reply *r, uint64_t *ret)
+{
+	size_t n;
+	const char *p = r ? redis_reply_str(r, &n) : NULL;
+	uint64_t v = 0;
+
+	if (!p || n != 8)
+		return -EIO;
+	for (int i = 0; i < 8; i++)
+		v = v << 8 | (uint8_t)p[i];
+	*ret = v;
+	return 0;
+}
+
+bool reply_is(const struct redis_reply *r, const char *text)
+{
+	size_t n;
+	const char *p = r ? redis_reply_str(r, &n) : NULL;
+
+	return p && n == strlen(text) && !memcmp(p, text, n);
+}
+
+static int counter_take(struct meta_redis *mr, const char *counter, uint64_t batch, uint64_t *ret)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int r;
+
+	/* a batch that is taken twice, because the answer was lost, leaves a gap and no harm */
+	r = redis_once(mr->redis, op_deadline(mr), &reply, "INCRBY %s%s %llu", mr->prefix, counter,
+		       (unsigned long long)batch);
+	if (r)
+		return op_error(r);
+	if (redis_reply_type(reply) != REDIS_INT || redis_reply_int(reply) < (int64_t)batch)
+		return -EIO;
+	*ret = (uint64_t)redis_reply_int(reply);
+	return 0;
+}
+
+static bool pool_next_locked(struct id_pool *pool, uint64_t *ret)
+{
+	if (pool->next >= pool->end)
+		return false;
+	*ret = pool->next++;
+	return true;
+}
+
+int pool_take(struct meta_redis *mr, struct id_pool *pool, const char *counter, uint64_t batch,
+	      uint64_t *ret)
+{
+	struct mtx *lock = &mr->base.lock;
+	uint64_t last = 0, got = 0;
+	bool slices = pool == &mr->slices, have;
+	int r;
+
+	mtx_lock(lock);
+	while (!(have = pool_next_locked(pool, &got)) && pool->filling)
+		cond_wait(&mr->pool_filled, lock);
+	if (!have)
+		pool->filling = true; /* one thread asks, the others wait for it */
+	mtx_unlock(lock);
+	if (have) {
+		*ret = got;
+		return 0;
+	}
+	r = counter_take(mr, counter, batch, &last);
+	mtx_lock(lock);
+	pool->filling = false;
+	if (!r && slices && last < mr->highest_slice)
+		r = -ESTALE;
+	if (!r) {
+		/* number 1 is the root's; numbers of slices begin at 1 */
+		pool->next = last - batch + 1;
+		if (slices)
+			mr->highest_slice = last;
+		else if (pool->next <= INODE_ROOT)
+			pool->next = INODE_ROOT + 1;
+		pool->end = last + 1;
+		pool_next_locked(pool, &got);
+	}
+	cond_broadcast(&mr->pool_filled);
+	mtx_unlock(lock);
+	if (!r)
+		*ret = got;
+	return r;
+}
+
+void slice_seen(struct meta_redis *mr, uint64_t id)
+{
+	mtx_lock(&mr->base.lock);
+	/* a damaged record must not eat up the numbers there are */
+	if (id > mr->highest_slice && id < UINT64_C(1) << 62)
+		mr->highest_slice = id;
+	mtx_unlock(&mr->base.lock);
+}

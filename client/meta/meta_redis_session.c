@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The session of a mount: registered, kept alive, ended; and, with each sign of life, what changed
+ *in the volume: its setting, its generation, its being there at all. Thread: one for the heartbeat,
+ *over connections that operations never use. A read-only mount has no session and only looks.
+ *
+ *	state		what makes it
+ *	alive		start; each beat
+ *	refuse_writes	the setting or a quota turned up that we do not handle: changes answer EROFS
+ *until the next mount
+ *	gone		no setting, or another UUID: changes answer EIO until the next mount */
+#include "client/meta/meta_redis.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/object/crypt.h"
+#include "common/thread.h"
+
+enum { LAPSE_BEATS = 5, SWEEP_BEATS = 256 };
+
+static void add_addresses(json_t *list)
+{
+	struct ifaddrs *all, *i;
+	char text[INET6_ADDRSTRLEN];
+
+	if (getifaddrs(&all))
+		return;
+	for (i = all; i; i = i->ifa_next) {
+		const void *p = NULL;
+
+		if (!i->ifa_addr || (i->ifa_flags & IFF_LOOPBACK))
+			continue;
+		if (i->ifa_addr->sa_family == AF_INET)
+			p = &((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr;
+		if (p && inet_ntop(AF_INET, p, text, sizeof(text)))
+			json_array_append_new(list, json_string(text));
+	}
+	freeifaddrs(all);
+}
+
+/* as JuiceFS reads it: MountTime must be RFC 3339, Version a version */
+static char *session_json(const char *mount_point)
+{
+	char host[256] = "", when[64], *text;
+	json_t *o = json_object(), *addresses = json_array();
+	struct time_ns now;
+	struct tm tm;
+	time_t t;
+	size_t n;
+
+	clock_real(&now.sec, &now.nsec);
+	t = (time_t)now.sec;
+	gmtime_r(&t, &tm);
+	n = strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
+	snprintf(when + n, sizeof(when) - n, ".%09uZ", now.nsec);
+	(void)gethostname(host, sizeof(host) - 1);
+	add_addresses(addresses);
+	json_object_set_new(o, "Version", json_string(SETTING_AS_JUICEFS "-stoke+" STOKE_VERSION));
+	json_object_set_new(o, "HostName", json_string(host));
+	if (json_array_size(addresses))
+		json_object_set(o, "IPAddrs", addresses);
+	if (json_object_set_new(o, "MountPoint", json_string(mount_point ? mount_point : "")))
+		json_object_set_new(o, "MountPoint", json_string("?")); /* not UTF-8 */
+	json_object_set_new(o, "MountTime", json_string(when));
+	json_object_set_new(o, "ProcessID", json_integer(getpid()));
+	text = json_dumps(o, JSON_COMPACT);
+	json_decref(addresses);
+	json_decref(o);
+	return text;
+}
+
+static void volume_gone(struct meta *m, const char *why)
+{
+	bool first;
+
+	mtx_lock(&m->lock);
+	first = !m->gone;
+	m->gone = true;
+	mtx_unlock(&m->lock);
+	if (!first)
+		return;
+	log_error("%s: nothing more is written", why);
+	if (m->changed)
+		m->changed(m->changed_arg, true);
+}
+
+static void refuse_writes(struct meta *m, const char *why)
+{
+	bool first;
+
+	mtx_lock(&m->lock);
+	first = !m->refuse_writes;
+	m->refuse_writes = true;
+	mtx_unlock(&m->lock);
+	if (first)
+		log_error("read-only from now on: the volume uses %s, which is not handled yet",
+			  why);
+}
+
+static void take_setting(struct meta_redis *mr, const char *text, size_t n)
+{
+	_cleanup_(str_fini) struct str why = STR_INIT, err = STR_INIT;
+	_cleanup_(setting_freep) struct setting *s = NULL;
+	struct meta *m = &mr->base;
+	const struct setting *old = meta_setting(m);
+	static struct log_rate rate;
+	unsigned quiet;
+
+	if (strlen(old->text) == n && !memcmp(old->text, text, n))
+		return;
+	if (setting_parse(text, n, &s, &err)) {
+		if (log_rate_ok(&rate, 60 * 1000000, &quiet))
+			log_warn("the volume's setting changed and cannot be read: %s",
+				 str_c(&err));
+		return;
+	}
+	if (strcmp(old->uuid, s->uuid) != 0) {
+		volume_gone(m, "another volume took this one's place");
+		return;
+	}
+	if (!m->conf.read_only && setting_check(s, false, &why))
+		refuse_writes(m, str_c(&why));
+	if (meta_swap_setting(m, s))
+		s = NULL;
+}
+
+static void take_generation(struct meta_redis *mr, const char *p, size_t n)
+{
+	struct meta *m = &mr->base;
+	struct generation gen;
+	bool same;
+
+	if (n != sizeof(gen.b))
+		return;
+	memcpy(gen.b, p, n);
+	mtx_lock(&m->lock);
+	same = m->has_gen && !memcmp(m->gen.b, gen.b, n);
+	if (!same)
+		mr->slices = (struct id_pool){.filling = mr->slices.filling};
+	mtx_unlock(&m->lock);
+	if (same)
+		return;
+	meta_set_generation(m, &gen);
+	log_warn("the volume's database went back or was loaded again: caches start empty");
+	if (m->changed)
+		m->changed(m->changed_arg, false);
+}
+
+static void take_beat(struct meta_redis *mr, const struct redis_reply *reply)
+{
+	size_t n, gn;
+	const char *setting = redis_reply_str(redis_reply_at(reply, 0), &n);
+	const char *gen;
+
+	if (!setting) {
+		volume_gone(&mr->base, "the volume is not in the database any more");
+		return;
+	}
+	take_setting(mr, setting, n);
+	gen = redis_reply_str(redis_reply_at(reply, 1), &gn);
+	if (gen)
+		take_generation(mr, gen, gn);
+	if (redis_reply_int(redis_reply_at(reply, 3)))
+		refuse_writes(&mr->base, "directory quotas");
+}
+
+static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct meta *m = &mr->base;
+	struct args args;
+	struct time_ns now;
+	uint64_t highest;
+	uint8_t random[8];
+	int r;
+
+	mtx_lock(&m->lock);
+	highest = mr->highest_slice;
+	mtx_unlock(&m->lock);
+	crypt_random(random, sizeof(random));
+	clock_real(&now.sec, &now.nsec);
+	args_init(&args, mr);
+	args_u64(&args, m->session);
+	args_text(&args, mr->session_json);
+	args_i64(&args, now.sec + (int64_t)(LAPSE_BEATS * m->conf.heartbeat_us / 1000000));
+	args_u64(&args, highest);
+	args_bytes(&args, random, sizeof(random));
+	r = own_eval(mr, SC_HEARTBEAT, &args, deadline_us, &reply);
+	if (r)
+		return r;
+	*ret_unknown = redis_reply_int(redis_reply_at(reply, 2)) == 1;
+	take_beat(mr, reply);
+	return 0;
+}
+
+int generation_check(struct meta_redis *mr, uint64_t deadline_us)
+{
+	bool unknown;
+
+	mtx_lock(&mr->base.lock);
+	mr->slices = (struct id_pool){.filling = mr->slices.filling};
+	mtx_unlock(&mr->base.lock);
+	return beat(mr, deadline_us, &unknown);
+}
+
+/* what a mount without a session does instead */
+static int look(struct meta_redis *mr, uint64_t deadline_us)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int r = redis_once(mr->own_redis, deadline_us, &reply, "MGET %ssetting %s_gen", mr->prefix,
+			   mr->prefix);
+
+	if (!r)
+		take_beat(mr, reply);
+	return r;
+}
+
+static void sweep(struct meta_redis *mr, uint64_t deadline_us)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+
+	args_init(&args, mr);
+	(void)own_eval(mr, SC_SWEEP, &args, deadline_us, &reply);
+}
+
+/* false: the end */
+static bool beat_wait(struct meta_redis *mr)
+{
+	uint32_t random;
+	uint64_t us = mr->base.conf.heartbeat_us, until;
+	bool stop;
+
+	/* ± 5 %, so that a thousand mounts started together spread out */
+	crypt_random(&random, sizeof(random));
+	us = us - us / 20 + (uint64_t)random % (us / 10 + 1);
+	until = clock_us() + us;
+	mtx_lock(&mr->base.lock);
+	while (!mr->stopping && clock_left(until))
+		cond_wait_us(&mr->wake, &mr->base.lock, clock_left(until));
+	stop = mr->stopping;
+	mtx_unlock(&mr->base.lock);
+	return !stop;
+}
+
+static void *beat_main(void *arg)
+{
+	struct meta_redis *mr = arg;
+	static struct log_rate rate;
+	unsigned beats = 0, quiet;
+	bool unknown;
+
+	while (beat_wait(mr)) {
+		uint64_t deadline = clock_us() + mr->base.conf.heartbeat_us;
+		int r;
+
+		unknown = false;
+		r = mr->base.conf.read_only ? look(mr, deadline) : beat(mr, deadline, &unknown);
+		if (r && log_rate_ok(&rate, 60 * 1000000, &quiet))
+			log_warn("no heartbeat to %s: %s", redis_name(mr->own_redis), strerror(-r));
+		if (unknown)
+			log_warn("session %" PRIu64 " had lapsed: locks and unlinked open files "
+				 "of this mount were given up by others",
+				 mr->base.session);
+		if (!r && !mr->base.conf.read_only && ++beats % SWEEP_BEATS == 0)
+			sweep(mr, deadline);
+	}
+	return NULL;
+}
+
+static int session_new(struct meta_redis *mr, struct str *err)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint64_t deadline = op_deadline(mr);
+	bool unknown;
+	int r = redis_once(mr->own_redis, deadline, &reply, "INCRBY %snextsession 1", mr->prefix);
+
+	if (!r && redis_reply_int(reply) <= 0)
+		r = -EIO;
+	if (!r) {
+		mr->base.session = (uint64_t)redis_reply_int(reply);
+		mr->session_json = session_json(mr->base.conf.mount_point);
+		r = mr->session_json ? beat(mr, deadline, &unknown) : -ENOMEM;
+	}
+	if (r)
+		str_addf(err, "%s: no session: %s", redis_name(mr->own_redis), strerror(-r));
+	else
+		sweep(mr, deadline);
+	return r;
+}
+
+int redis_start(struct meta *m, struct str *err)
+{
+	struct meta_redis *mr = redis_engine(m);
+	int r = 0;
+
+	if (!m->conf.read_only) {
+		r = session_new(mr, err);
+		if (!r)
+			r = workq_new("meta-delete", DELETE_THREADS, DELETES_MAX, &mr->deletes);
+		if (!r)
+			r = thread_start("meta-stat", stat_main, mr, &mr->stat_thread);
+		mr->stat_running = !r;
+	}
+	if (!r)
+		r = thread_start("meta-beat", beat_main, mr, &mr->beat_thread);
+	mr->beat_running = !r;
+	if (r) {
+		if (err->len == 0)
+			str_addf(err, "threads cannot be started: %s", strerror(-r));
+		redis_stop(m);
+	}
+	return r;
+}
+
+/* files without a name that somebody left open, ours all: their last close is now. true: nothing is
+ * left */
+static bool end_sustained(struct meta_redis *mr)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int r = redis_once(mr->own_redis, op_deadline(mr), &reply, "SMEMBERS %ssession%llu",
+			   mr->prefix, (unsigned long long)mr->base.session);
+
+	for (size_t i = 0; !r && i < redis_reply_len(reply); i++)
+		r = redis_close(&mr->base, (uint64_t)redis_reply_int(redis_reply_at(reply, i)));
+	return !r;
+}
+
+static void session_end(struct meta_redis *mr)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	bool clean = end_sustained(mr);
+	struct args args;
+	int r;
+
+	/* what was begun is ended, for as long as an operation may take */
+	__atomic_store_n(&mr->delete_until_us, op_deadline(mr), __ATOMIC_RELAXED);
+	workq_free(mr->deletes);
+	mr->deletes = NULL;
+	if (!clean)
+		return; /* whoever finds the lapsed session does the rest */
+	args_init(&args, mr);
+	args_u64(&args, mr->base.session);
+	r = own_eval(mr, SC_LEAVE, &args, op_deadline(mr), &reply);
+	if (r)
+		log_warn("session %" PRIu64 " stays until it lapses: %s", mr->base.session,
+			 strerror(-r));
+	mr->base.session = 0;
+}
+
+void redis_stop(struct meta *m)
+{
+	struct meta_redis *mr = redis_engine(m);
+
+	mtx_lock(&m->lock);
+	mr->stopping = true;
+	cond_broadcast(&mr->wake);
+	mtx_unlock(&m->lock);
+	if (mr->beat_running)
+		pthread_join(mr->beat_thread, NULL);
+	if (mr->stat_running)
+		pthread_join(mr->stat_thread, NULL); /* flushes before it ends */
+	mr->beat_running = mr->stat_running = false;
+	if (m->session)
+		session_end(mr);
+}

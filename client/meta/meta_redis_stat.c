@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statistics of directories (length, space and number of their entries). Operations add deltas
+ * here; one thread writes them each second, as JuiceFS does, outside the operations. A directory
+ * without statistics is counted anew instead. */
+#include "client/meta/meta_redis.h"
+
+#include <inttypes.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+
+enum { PERIOD_US = 1000000, COUNT_BATCH = 1000 };
+
+struct dir_delta {
+	struct hash_node node;
+	uint64_t inode;
+	int64_t length, space, inodes;
+};
+
+static bool delta_eq(const struct hash_node *n, const void *key)
+{
+	return container_of(n, struct dir_delta, node)->inode == *(const uint64_t *)key;
+}
+
+void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space, int64_t inodes)
+{
+	struct dir_delta *spare, *d = NULL;
+	struct hash_node *n;
+	bool full;
+
+	if (!meta_setting(&mr->base)->dir_stats)
+		return;
+	spare = calloc(1, sizeof(*spare));
+	mtx_lock(&mr->base.lock);
+	n = hashmap_find(&mr->dirs, hash64(&dir, 8), delta_eq, &dir);
+	if (n) {
+		d = container_of(n, struct dir_delta, node);
+	} else if (spare) {
+		d = TAKE_PTR(spare);
+		d->inode = dir;
+		hashmap_add(&mr->dirs, &d->node, hash64(&dir, 8));
+	}
+	if (d) {
+		d->length += length;
+		d->space += space;
+		d->inodes += inodes;
+	}
+	full = mr->dirs.count > DIRS_MAX;
+	mtx_unlock(&mr->base.lock);
+	free(spare);
+	if (full)
+		stat_flush(mr, op_deadline(mr));
+}
+
+/* every directory that has a link of inode gets the change once a link */
+static void stat_linked(struct meta_redis *mr, uint64_t inode, int64_t length, int64_t space)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+
+	if (redis_once(mr->redis, op_deadline(mr), &reply, "HGETALL %sp%llu", mr->prefix,
+		       (unsigned long long)inode))
+		return;
+	for (size_t i = 0; i + 1 < redis_reply_len(reply); i += 2) {
+		int64_t dir = redis_reply_int(redis_reply_at(reply, i));
+		int64_t n = redis_reply_int(redis_reply_at(reply, i + 1));
+
+		if (dir > 0 && n > 0)
+			stat_add(mr, (uint64_t)dir, length * n, space * n, 0);
+	}
+}
+
+void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now, uint64_t before)
+{
+	int64_t length = (int64_t)(now->length - before);
+	int64_t space = (int64_t)(align4k(now->length) - align4k(before));
+
+	/* a file without a name counts in no directory */
+	if (length == 0 || now->nlink == 0 || !meta_setting(&mr->base)->dir_stats)
+		return;
+	if (now->parent)
+		stat_add(mr, now->parent, length, space, 0);
+	else
+		stat_linked(mr, inode, length, space);
+}
+
+/* sums over a directory's entries */
+struct dir_count {
+	int64_t length, space, inodes;
+};
+
+static int count_page(struct meta_redis *mr, const struct meta_entry *e, size_t n,
+		      struct dir_count *c)
+{
+	(void)mr;
+	for (size_t i = 0; i < n; i++) {
+		uint64_t len = e[i].full && e[i].attr.type == INODE_FILE ? e[i].attr.length : 0;
+
+		c->length += (int64_t)len;
+		c->space += (int64_t)align4k(len);
+		c->inodes++;
+	}
+	return 0;
+}
+
+static int stat_recount(struct meta_redis *mr, uint64_t dir, uint64_t deadline_us)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct dir_count c = {0};
+	struct meta_dir *d;
+	struct args args;
+	int r = redis_readdir(&mr->base, dir, true, &d);
+
+	if (r)
+		return r;
+	count_page(mr, d->entries, d->n, &c);
+	meta_dir_free(d);
+	args_init(&args, mr);
+	args_u64(&args, dir);
+	args_i64(&args, c.length);
+	args_i64(&args, c.space);
+	args_i64(&args, c.inodes);
+	return own_eval(mr, SC_DIRCOUNT, &args, deadline_us, &reply);
+}
+
+/* some of a table that was taken out of the engine */
+struct stat_batch {
+	struct dir_delta *d[STAT_BATCH];
+	size_t n;
+};
+
+static bool batch_take(struct hash_node *n, void *arg)
+{
+	struct stat_batch *b = arg;
+
+	b->d[b->n++] = container_of(n, struct dir_delta, node);
+	return b->n < STAT_BATCH;
+}
+
+static int batch_write(struct meta_redis *mr, const struct stat_batch *b, uint64_t deadline_us)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	char text[STAT_BATCH * 4][21];
+	struct args args;
+	size_t t = 0;
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	for (size_t i = 0; i < b->n; i++) {
+		const struct dir_delta *d = b->d[i];
+		const int64_t v[3] = {d->length, d->space, d->inodes};
+
+		snprintf(text[t], sizeof(text[t]), "%" PRIu64, d->inode);
+		args_text(&args, text[t++]);
+		for (int j = 0; j < 3; j++) {
+			snprintf(text[t], sizeof(text[t]), "%" PRId64, v[j]);
+			args_text(&args, text[t++]);
+		}
+	}
+	r = own_eval(mr, SC_DIRSTAT, &args, deadline_us, &reply);
+	op_end(mr, &args);
+	for (size_t i = 0; !r && i < redis_reply_len(reply); i++)
+		r = stat_recount(mr, (uint64_t)redis_reply_int(redis_reply_at(reply, i)),
+				 deadline_us);
+	return r;
+}
+
+void stat_flush(struct meta_redis *mr, uint64_t deadline_us)
+{
+	static struct log_rate rate;
+	struct hashmap taken, empty;
+	unsigned lost = 0, quiet;
+	int r = 0, one;
+
+	if (hashmap_init(&empty, 64))
+		return; /* the next second tries again */
+	mtx_lock(&mr->base.lock);
+	taken = mr->dirs;
+	mr->dirs = empty;
+	mtx_unlock(&mr->base.lock);
+	while (taken.count) {
+		struct stat_batch b = {.n = 0};
+
+		hashmap_each(&taken, batch_take, &b);
+		one = batch_write(mr, &b, deadline_us);
+		if (one) {
+			r = one;
+			lost += (unsigned)b.n;
+		}
+		for (size_t i = 0; i < b.n; i++) {
+			hashmap_del(&taken, &b.d[i]->node);
+			free(b.d[i]);
+		}
+	}
+	hashmap_fini(&taken);
+	if (lost && log_rate_ok(&rate, 10 * 1000000, &quiet))
+		log_warn("statistics of %u directories lost: %s", lost, strerror(-r));
+}
+
+void *stat_main(void *arg)
+{
+	struct meta_redis *mr = arg;
+	bool stop = false, work;
+
+	while (!stop) {
+		mtx_lock(&mr->base.lock);
+		if (!mr->stopping)
+			cond_wait_us(&mr->wake, &mr->base.lock, PERIOD_US);
+		stop = mr->stopping;
+		work = mr->dirs.count;
+		mtx_unlock(&mr->base.lock);
+		if (work)
+			stat_flush(mr, clock_us() + mr->base.conf.timeout_us);
+	}
+	return NULL;
+}

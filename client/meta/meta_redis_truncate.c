@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Changing a file's length: what lies between the two lengths becomes zeros, in both directions. A
+ * script does it up to MIDDLE_MAX chunks; beyond, WATCH, reads and one MULTI do, with a scan for
+ * the lists that exist when there are very many. Any thread that may block. */
+#include "client/meta/meta_redis.h"
+
+#include <inttypes.h>
+
+#include "common/clock.h"
+
+enum { MIDDLE_MAX = 900, RPUSHX_MAX = 10000, TRIES = 50 };
+
+struct truncation {
+	uint64_t inode, length;
+	bool through_handle;
+	uint64_t capacity;
+	struct attr before, after;
+	uint32_t first, last;	  /* chunks of the smaller and the larger length */
+	uint32_t *lists, n_lists; /* chunks between that have a list, when they were looked for */
+	bool scanned;
+};
+
+static void truncation_place(struct truncation *t)
+{
+	uint64_t left = MIN(t->before.length, t->length), right = MAX(t->before.length, t->length);
+
+	t->first = (uint32_t)(left >> CHUNK_BITS);
+	t->last = (uint32_t)(right >> CHUNK_BITS);
+}
+
+/* which lists are there; outside the transaction, which fails if the file changes in between */
+static int truncation_scan(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
+			   uint64_t deadline)
+{
+	char cursor[24] = "0", match[64];
+	size_t cap = 0, skip = strlen(mr->prefix) + 1;
+
+	t->n_lists = 0;
+	skip += (size_t)snprintf(match, sizeof(match), "%" PRIu64 "_", t->inode);
+	do {
+		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+		const struct redis_reply *page;
+		const char *next;
+		size_t n;
+		int r = redis_cmd(c, deadline, &reply, "SCAN %s MATCH %sc%s* COUNT 10000", cursor,
+				  mr->prefix, match);
+
+		if (r)
+			return r;
+		page = redis_reply_at(reply, 1);
+		next = page ? redis_reply_str(redis_reply_at(reply, 0), &n) : NULL;
+		if (!next || n >= sizeof(cursor))
+			return -EIO;
+		memcpy(cursor, next, n + 1);
+		for (size_t i = 0; i < redis_reply_len(page); i++) {
+			const char *key = redis_reply_str(redis_reply_at(page, i), &n);
+			unsigned long index = key && n > skip ? strtoul(key + skip, NULL, 10) : 0;
+
+			if (index <= t->first || index >= t->last)
+				continue;
+			if (t->n_lists == cap) {
+				cap = cap ? cap * 2 : 64;
+				uint32_t *p = reallocarray(t->lists, cap, sizeof(*p));
+
+				if (!p)
+					return -ENOMEM;
+				t->lists = p;
+			}
+			t->lists[t->n_lists++] = (uint32_t)index;
+		}
+	} while (strcmp(cursor, "0") != 0);
+	t->scanned = true;
+	return 0;
+}
+
+static int u32_cmp(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* SCAN may name a key twice */
+static void truncation_unique(struct truncation *t)
+{
+	uint32_t kept = 0;
+
+	if (t->n_lists)
+		qsort(t->lists, t->n_lists, sizeof(*t->lists), u32_cmp);
+	for (uint32_t i = 0; i < t->n_lists; i++) {
+		if (!kept || t->lists[kept - 1] != t->lists[i])
+			t->lists[kept++] = t->lists[i];
+	}
+	t->n_lists = kept;
+}
+
+static int append_zeros(struct meta_redis *mr, struct redis_conn *c, const char *cmd,
+			uint64_t inode, uint32_t index, uint32_t pos, uint32_t len)
+{
+	struct slice s = {.pos = pos, .len = len};
+	uint8_t p[SLICE_LEN];
+
+	slice_encode(&s, p);
+	return redis_append(c, "%s %sc%llu_%lu %b", cmd, mr->prefix, (unsigned long long)inode,
+			    (unsigned long)index, p, sizeof(p));
+}
+
+/* MULTI … EXEC in one go; *ret_commands: replies to take */
+static int truncation_append(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
+			     const struct args *op, size_t *ret_commands)
+{
+	uint64_t left = MIN(t->before.length, t->length), right = MAX(t->before.length, t->length);
+	uint32_t lo = (uint32_t)(left % CHUNK_SIZE), ro = (uint32_t)(right % CHUNK_SIZE);
+	int64_t space = (int64_t)(align4k(t->length) - align4k(t->before.length));
+	uint8_t record[ATTR_MAX];
+	size_t len = attr_encode(&t->after, record), n = 3;
+	int r = redis_append(c, "MULTI");
+
+	if (!r && ++n)
+		r = redis_append(c, "INCRBY %susedSpace %lld", mr->prefix, (long long)space);
+	if (!r)
+		r = redis_append(c, "SET %si%llu %b", mr->prefix, (unsigned long long)t->inode,
+				 record, len);
+	if (!r && ++n)
+		r = append_zeros(mr, c, "RPUSH", t->inode, t->first, lo, CHUNK_SIZE - lo);
+	for (uint32_t i = 0; !r && t->scanned && i < t->n_lists; i++, n++)
+		r = append_zeros(mr, c, "RPUSHX", t->inode, t->lists[i], 0, CHUNK_SIZE);
+	for (uint32_t i = t->first + 1; !r && !t->scanned && i < t->last; i++, n++)
+		r = append_zeros(mr, c, "RPUSHX", t->inode, i, 0, CHUNK_SIZE);
+	if (!r && ro && ++n)
+		r = append_zeros(mr, c, "RPUSH", t->inode, t->last, 0, ro);
+	/* so that a lost answer can be told from a lost command */
+	if (!r && ++n)
+		r = redis_append(c, "HSET %s_ops %b %b", mr->prefix, op->v[1], op->len[1], op->v[2],
+				 op->len[2]);
+	if (!r)
+		r = redis_append(c, "EXEC");
+	*ret_commands = n;
+	return r;
+}
+
+static int truncation_check(const struct truncation *t)
+{
+	const struct attr *a = &t->before;
+
+	if (a->type != INODE_FILE || (a->flags & (ATTR_IMMUTABLE | ATTR_APPEND)) ||
+	    (!t->through_handle && a->parent > INODE_TRASH))
+		return -EPERM;
+	return 0;
+}
+
+/* -EAGAIN: somebody else changed the file */
+static int truncation_try(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
+			  const struct args *op, uint64_t deadline)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	size_t n;
+	int r = redis_cmd(c, deadline, &reply, "WATCH %si%llu", mr->prefix,
+			  (unsigned long long)t->inode);
+
+	if (r)
+		return r;
+	redis_reply_freep(&reply);
+	reply = NULL;
+	r = redis_cmd(c, deadline, &reply, "GET %si%llu", mr->prefix, (unsigned long long)t->inode);
+	if (r)
+		return r;
+	if (redis_reply_type(reply) == REDIS_NIL)
+		return -ENOENT;
+	r = reply_attr(reply, &t->before);
+	if (!r)
+		r = truncation_check(t);
+	if (r)
+		return r;
+	t->after = t->before;
+	if (t->before.length == t->length)
+		return 0;
+	t->after.length = t->length;
+	t->after.mtime = t->after.ctime = op->now;
+	truncation_place(t);
+	if (t->last - t->first > RPUSHX_MAX) {
+		r = truncation_scan(mr, t, c, deadline);
+		if (r)
+			return r;
+		truncation_unique(t);
+	}
+	r = truncation_append(mr, t, c, op, &n);
+	if (r)
+		return r;
+	for (size_t i = 0; i < n; i++) {
+		int one;
+
+		redis_reply_freep(&reply);
+		reply = NULL;
+		one = redis_next(c, deadline, &reply);
+		if (one == -ECONNRESET || one == -ETIMEDOUT)
+			return one;
+		r = r ? r : one;
+	}
+	if (r)
+		return r;
+	return redis_reply_type(reply) == REDIS_NIL ? -EAGAIN : 0;
+}
+
+/* after a broken connection: did it happen? */
+static int truncation_done(struct meta_redis *mr, const struct args *op, bool *ret)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	const char *p;
+	size_t n;
+	int r = redis_once(mr->redis, op_deadline(mr), &reply, "HGET %s_ops %b", mr->prefix,
+			   op->v[1], op->len[1]);
+
+	if (r)
+		return r;
+	p = redis_reply_str(reply, &n);
+	*ret = p && n >= SEQ_LEN && !memcmp(p, op->v[2], SEQ_LEN);
+	return 0;
+}
+
+static int truncate_steps(struct meta_redis *mr, struct truncation *t, const struct args *op)
+{
+	uint64_t deadline = op_deadline(mr);
+	struct redis_conn *c;
+	bool happened = false;
+	int r = -EAGAIN;
+
+	for (int i = 0; i < TRIES && r == -EAGAIN; i++) {
+		r = redis_acquire(mr->redis, deadline, &c);
+		if (r)
+			break;
+		r = truncation_try(mr, t, c, op, deadline);
+		if (r && r != -EAGAIN && r != -ECONNRESET && r != -ETIMEDOUT) {
+			struct redis_reply *reply = NULL;
+
+			(void)redis_cmd(c, deadline, &reply, "UNWATCH");
+			redis_reply_free(reply);
+		}
+		redis_release(c);
+		if (r == -ECONNRESET) {
+			r = truncation_done(mr, op, &happened);
+			r = r ? r : happened ? 0 : -EAGAIN;
+		}
+		if (r == -EAGAIN)
+			usleep((useconds_t)((i * i + 1) * 500));
+	}
+	return op_error(r);
+}
+
+int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
+		   bool through_handle, struct attr *ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct truncation t = {.inode = inode, .length = length, .through_handle = through_handle};
+	uint64_t inodes, before = 0;
+	struct args args;
+	struct attr a;
+	bool stats;
+	int r;
+
+	(void)c;
+	meta_limits(m, &t.capacity, &inodes, &stats);
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_u64(&args, inode);
+	args_be64(&args, length);
+	args_text(&args, through_handle ? "1" : "0");
+	args_u64(&args, t.capacity);
+	args_u64(&args, MIDDLE_MAX);
+	r = op_eval(mr, SC_TRUNCATE, &args, &reply);
+	if (!r && redis_reply_type(redis_reply_at(reply, 0)) == REDIS_NIL) {
+		r = truncate_steps(mr, &t, &args);
+		a = t.after;
+		before = t.before.length;
+	} else if (!r) {
+		r = reply_attr(redis_reply_at(reply, 0), &a);
+		if (!r)
+			r = reply_be64(redis_reply_at(reply, 2), &before);
+	}
+	op_end(mr, &args);
+	free(t.lists);
+	if (r)
+		return r;
+	stat_resized(mr, inode, &a, before);
+	*ret = a;
+	return 0;
+}

@@ -1,0 +1,147 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- ARGV: token, number, now, parent (8 bytes), name, new parent (8 bytes), new name, flags, uid, skip, hour or '', session, open inodes
+-- -> {record of the moved, its 8 bytes, what happened: '' nothing, 'move', 'exchange', as remove_write for the replaced or record and 8 bytes of the exchanged}
+local old = done()
+if old then
+	return old
+end
+local now, src, sname, dst, dname = ARGV[3], dec(ARGV[4]), ARGV[5], dec(ARGV[6]), ARGV[7]
+local flags, uid = tonumber(ARGV[8]), tonumber(ARGV[9])
+local noreplace, exchange, same = flags % 2 == 1, flags >= 2, ARGV[4] == ARGV[6]
+local e = call('HGET', P .. 'd' .. src, sname)
+if not e then
+	return fail(ENOENT)
+end
+local de = call('HGET', P .. 'd' .. dst, dname)
+if #e ~= 9 or (de and #de ~= 9) then
+	return fail(EIO)
+end
+local typ, ino = byte(e, 1), sub(e, 2, 9)
+local text = dec(ino)
+local a = get(text)
+if not a then
+	return fail(a == nil and ENOENT or EIO)
+end
+if same and sname == dname then
+	return { a, ino, '' }
+end
+if de and noreplace then
+	return fail(EEXIST)
+end
+local sa, da = get(src), get(dst)
+if sa == false or da == false then
+	return fail(EIO)
+end
+if not sa or not da then
+	return fail(ENOENT)
+end
+if kind(sa) ~= DIR or kind(da) ~= DIR then
+	return fail(ENOTDIR)
+end
+if trashed(da) then
+	return fail(ENOENT)
+end
+if flag(sa, APPEND) or flag(sa, IMMUTABLE) or flag(da, IMMUTABLE) or flag(a, APPEND) or flag(a, IMMUTABLE) then
+	return fail(EPERM)
+end
+if ino == ARGV[6] or ino == field(da, PARENT) then
+	return fail(EPERM)
+end
+if de and sub(de, 2, 9) == ino then
+	return { a, ino, '' }
+end
+if not de and exchange then
+	return fail(ENOENT)
+end
+if not same and bit.band(mode(sa), 512) ~= 0 and uid ~= 0 and uid ~= u32(a, UID) and (uid ~= u32(sa, UID) or typ == DIR) then
+	return fail(EACCES)
+end
+if sticky(sa, a, uid) then
+	return fail(EACCES)
+end
+
+local plan, b, dtyp, dino, err
+if de then
+	dtyp, dino = byte(de, 1), sub(de, 2, 9)
+	b = get(dec(dino))
+	if b == false or (exchange and not b) then
+		return fail(EIO)
+	end
+	if b and (flag(b, APPEND) or flag(b, IMMUTABLE)) then
+		return fail(EPERM)
+	end
+	if not exchange then
+		if typ == DIR and dtyp ~= DIR then
+			return fail(ENOTDIR)
+		end
+		if typ ~= DIR and dtyp == DIR then
+			return fail(EISDIR)
+		end
+		if dtyp == DIR and call('HLEN', P .. 'd' .. dec(dino)) > 0 then
+			return fail(ENOTEMPTY)
+		end
+		plan, err = remove_plan(dst, dname, de, b, ARGV[11], ARGV[13])
+		if not plan then
+			return fail(err)
+		end
+	elseif dino == ARGV[4] or dino == field(sa, PARENT) then
+		return fail(EPERM)
+	end
+	if b and sticky(da, b, uid) then
+		return fail(EACCES)
+	end
+end
+
+-- moves the one link of record r from directory text f to t (8 bytes tb)
+local function reparent(r, rtext, f, t, tb)
+	if field(r, PARENT) ~= NONE or kind(r) == DIR then
+		return put(r, PARENT, tb)
+	end
+	call('HINCRBY', P .. 'p' .. rtext, t, 1)
+	call('HINCRBY', P .. 'p' .. rtext, f, -1)
+	return r
+end
+
+local result = { a, ino, 'move' }
+local removed = plan and remove_write(plan, now, ARGV[12])
+local sdelta, ddelta = 0, 0	-- sub-directories
+a = put(a, CTIME, now)
+if not same then
+	a = reparent(a, text, src, dst, ARGV[6])
+	if typ == DIR then
+		sdelta, ddelta = -1, 1
+	end
+end
+if exchange then
+	b = put(b, CTIME, now)
+	if not same then
+		b = reparent(b, dec(dino), dst, src, ARGV[4])
+		if dtyp == DIR then
+			sdelta, ddelta = sdelta + 1, ddelta - 1
+		end
+	end
+	call('SET', P .. 'i' .. dec(dino), b)
+	call('HSET', P .. 'd' .. src, sname, de)
+	result = { a, ino, 'exchange', b, dino }
+else
+	call('HDEL', P .. 'd' .. src, sname)
+	if dtyp == DIR then
+		ddelta = ddelta - 1
+	end
+end
+call('SET', P .. 'i' .. text, a)
+call('HSET', P .. 'd' .. dst, dname, e)
+local dirs = not same and (typ == DIR or (exchange and dtyp == DIR))
+if not same and not is_trash(ARGV[4]) and (dirs or touchable(sa, now, ARGV[10])) then
+	call('SET', P .. 'i' .. src, links(touch(sa, now), sdelta))
+end
+if dirs or ddelta ~= 0 or touchable(da, now, ARGV[10]) then
+	call('SET', P .. 'i' .. dst, links(touch(da, now), ddelta))
+end
+result[1] = a
+if removed then
+	for i = 1, #removed do
+		result[3 + i] = removed[i]
+	end
+end
+return finish(result)

@@ -1,0 +1,48 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- ARGV: token, number, now, parent (8 bytes), name, uid, skip, hour or '', session, open inodes -> as remove_write
+local old = done()
+if old then
+	return old
+end
+local now, parent, name, uid = ARGV[3], dec(ARGV[4]), ARGV[5], tonumber(ARGV[6])
+local e = call('HGET', P .. 'd' .. parent, name)
+if not e then
+	return fail(ENOENT)
+end
+if #e ~= 9 then
+	return fail(EIO)
+end
+if byte(e, 1) == DIR then
+	return fail(EPERM)
+end
+local pa, a = get(parent), get(dec(sub(e, 2, 9)))
+if pa == false or a == false then
+	return fail(EIO)
+end
+if not pa then
+	return fail(ENOENT)
+end
+if kind(pa) ~= DIR then
+	return fail(ENOTDIR)
+end
+if flag(pa, APPEND) or flag(pa, IMMUTABLE) then
+	return fail(EPERM)
+end
+if a then
+	if sticky(pa, a, uid) then
+		return fail(EACCES)
+	end
+	if flag(a, APPEND) or flag(a, IMMUTABLE) then
+		return fail(EPERM)
+	end
+end
+local plan, err = remove_plan(parent, name, e, a, ARGV[8], ARGV[10])
+if not plan then
+	return fail(err)
+end
+local r = remove_write(plan, now, ARGV[9])
+call('HDEL', P .. 'd' .. parent, name)
+if not is_trash(ARGV[4]) and touchable(pa, now, ARGV[7]) then
+	call('SET', P .. 'i' .. parent, touch(pa, now))
+end
+return finish(r)
