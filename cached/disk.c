@@ -334,6 +334,17 @@ uint64_t disk_cost(uint32_t size)
 	return ROUND_UP(blockfile_len(size), (uint64_t)FS_BLOCK);
 }
 
+void disk_used(struct disk *d, uint64_t bytes, bool add)
+{
+	uint_fast64_t have = atomic_load_explicit(&d->used, memory_order_relaxed), want;
+
+	do { /* never below zero: a move to another volume starts the count again while removals of
+		the old one end */
+		want = add ? have + bytes : have - MIN((uint_fast64_t)bytes, have);
+	} while (!atomic_compare_exchange_weak_explicit(&d->used, &have, want, memory_order_relaxed,
+							memory_order_relaxed));
+}
+
 int disk_open_block(struct disk *d, const struct block_key *k, int *ret_fd)
 {
 	_cleanup_(closep) int fd = -1;
@@ -464,5 +475,6 @@ bool disk_has_room(struct disk *d, uint64_t bytes)
 
 	if (space_of(d, &s) < 0)
 		return false;
+	bytes += atomic_load_explicit(&d->writing, memory_order_relaxed);
 	return s.bytes >= s.bytes_wanted + bytes && s.files > s.files_wanted;
 }

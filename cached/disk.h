@@ -57,6 +57,8 @@ int disk_remove_others(struct disk *d, const struct hash128 *keep);
 
 /* what a block of this size takes on the disk */
 uint64_t disk_cost(uint32_t size);
+/* bytes more (add) or less are used */
+void disk_used(struct disk *d, uint64_t bytes, bool add);
 /* -ENOENT; -EBADMSG: its length is wrong; errors of the system */
 int disk_open_block(struct disk *d, const struct block_key *k, int *ret_fd);
 /* temporary, write, rename; -ENOSPC, -EDQUOT … leave nothing behind */

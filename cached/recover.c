@@ -34,15 +34,20 @@ static bool is_block(const struct recovery *rc, int dir, const char *xx, const c
 	       (uint64_t)st.st_size == blockfile_len(k->size);
 }
 
+/* -EEXIST: another disk has the block, this copy is one too many */
 static int add(struct recovery *rc, const struct block_key *k)
 {
+	unsigned disk;
 	int r = index_begin(rc->ix, k);
 
+	if (r == -EEXIST && index_find(rc->ix, k, &disk) && disk == rc->disk->number)
+		return 0; /* stored by somebody while we look */
 	if (r < 0)
-		return r; /* -EEXIST: another disk has it, this copy is one too many */
+		return r == -EBUSY ? 0 : r;
 	r = index_commit(rc->ix, k, rc->disk->number, false);
 	if (r < 0)
 		return r;
+	disk_used(rc->disk, disk_cost(k->size), true);
 	rc->stat.blocks++;
 	rc->stat.bytes += disk_cost(k->size);
 	return 0;
@@ -99,7 +104,6 @@ int recover_disk(struct disk *d, struct index *ix, const struct hash128 *volume,
 	}
 	if (r < 0)
 		return r;
-	atomic_store_explicit(&d->used, rc.stat.bytes, memory_order_relaxed);
 	*ret = rc.stat;
 	return 0;
 }

@@ -12,8 +12,8 @@ struct recover_stat {
 	uint64_t removed;	/* wrong name, place or length */
 };
 
-/* Adds every whole block of the volume on d to ix, removes the rest, and sets d->used. Blocks on
- * the disk. 0 or -errno */
+/* Adds every whole block of the volume on d to ix, removes the rest, and counts them in d->used.
+ * Blocks on the disk. 0 or -errno */
 int recover_disk(struct disk *d, struct index *ix, const struct hash128 *volume,
 		 struct recover_stat *ret);
 

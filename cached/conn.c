@@ -1,0 +1,533 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The life of a served connection and what it reads (states: conn.h). On its loop. */
+#include "cached/conn.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+
+enum { READS_PER_TURN = 8, DISCARD = 16384 };
+
+/* --- life ---------------------------------------------------------------------------------------
+ */
+
+static void list_move(struct list_node *to, struct list_node *n)
+{
+	list_del(n);
+	list_add_tail(to, n);
+}
+
+/* One line a minute and kind: strangers must not fill the log. */
+static void log_rejected(const char *why)
+{
+	static struct {
+		const char *why;
+		struct log_rate rate;
+	} kinds[8];
+	static struct mtx lock = MTX_INIT;
+	struct log_rate *rate = NULL;
+	unsigned suppressed;
+
+	mtx_lock(&lock);
+	for (unsigned i = 0; i < ARRAY_LEN(kinds) && !rate; i++) {
+		if (!kinds[i].why)
+			kinds[i].why = why;
+		if (kinds[i].why == why)
+			rate = &kinds[i].rate;
+	}
+	mtx_unlock(&lock);
+	if (rate && log_rate_ok(rate, 60000000, &suppressed))
+		log_warn("connection closed: %s (suppressed=%u)", why, suppressed);
+}
+
+static void body_drop(struct conn *c)
+{
+	struct call *k = TAKE_PTR(c->body);
+
+	if (!k)
+		return;
+	if (k->waiting && !pool_cancel(c->worker->conf->env->pool, &k->wait))
+		return; /* its memory is on the way: memory_job frees it */
+	call_free(k);
+}
+
+void conn_close(struct conn *c, const char *why)
+{
+	struct counters *counters = c->worker->conf->counters;
+
+	if (c->state == CONN_CLOSED)
+		return;
+	if (why) {
+		metric_add(counters->rejected, 1);
+		log_rejected(why);
+	}
+	c->state = CONN_CLOSED;
+	loop_watch_set(&c->watch, 0);
+	(void)shutdown(c->fd, SHUT_RDWR); /* a disk thread that sends stops soon */
+	list_move(&c->worker->closed, &c->link);
+	counters_fds(counters, -(int)c->fds_out);
+	c->fds_out = 0;
+	free(TAKE_PTR(c->hello));
+	body_drop(c);
+}
+
+void conn_settle(struct conn *c)
+{
+	struct list_node *n;
+
+	if (c->state != CONN_CLOSED || c->lent || c->busy)
+		return;
+	while ((n = list_pop(&c->out)))
+		call_free(container_of(n, struct call, link));
+	if (c->n_calls)
+		return;
+	list_del(&c->link);
+	(void)close(c->fd);
+	c->worker->n_conns--;
+	counters_conns(c->worker->conf->counters, -1);
+	free(c);
+}
+
+/* --- handshake ----------------------------------------------------------------------------------
+ */
+
+static void refuse(struct conn *c, struct call *k, int r)
+{
+	metric_add(c->worker->conf->counters->rejected, 1);
+	log_rejected(r == -ESTALE ? "HELLO of another volume" : "handshake refused");
+	c->last_answer = true;
+	answer_status(k, msg_errno_to_status(r), NULL);
+}
+
+static void become_member(struct conn *c)
+{
+	c->state = CONN_SERVING;
+	c->since_us = 0;
+	free(TAKE_PTR(c->hello));
+	list_move(&c->worker->conns, &c->link);
+}
+
+static struct hello_id hello_id(const struct conn *c)
+{
+	const struct server_conf *conf = c->worker->conf;
+
+	return (struct hello_id){
+		.role = ROLE_MEMBER,
+		.volume = store_volume(conf->store),
+		.group = conf->group,
+		.node = conf->node,
+		.secret = c->local ? NULL : conf->secret,
+	};
+}
+
+static void hello(struct conn *c, struct call *k, const uint8_t *body, size_t n)
+{
+	struct hello_id id = hello_id(c);
+	uint8_t *welcome = malloc(MSG_HELLO_MAX), role;
+	size_t len = 0;
+	int r = welcome ? 0 : -ENOMEM;
+
+	if (!c->hello)
+		c->hello = calloc(1, sizeof(*c->hello));
+	if (!c->hello)
+		r = -ENOMEM;
+	if (r == 0)
+		r = hello_answer(&id, c->hello, body, n, welcome, &len, &role);
+	if (r < 0) {
+		free(welcome);
+		refuse(c, k, r);
+		return;
+	}
+	c->state = CONN_PROOF;
+	if (c->local)
+		become_member(c);
+	answer_bytes(k, ST_OK, welcome, len);
+}
+
+static void proof(struct conn *c, struct call *k, const uint8_t *body, size_t n)
+{
+	struct hello_id id = hello_id(c);
+	int r = hello_verify(&id, c->hello, body, n);
+
+	if (r < 0) {
+		refuse(c, k, r);
+		return;
+	}
+	become_member(c);
+	answer_status(k, ST_OK, NULL);
+}
+
+static void shake(struct conn *c, const struct frame *f, const uint8_t *body)
+{
+	struct call *k;
+
+	if (f->op != (c->state == CONN_HELLO ? OP_HELLO : OP_PROOF)) {
+		conn_close(c, "a request before the handshake");
+		return;
+	}
+	k = call_new(c, f);
+	if (!k) {
+		conn_close(c, NULL);
+		return;
+	}
+	metric_add(c->worker->conf->counters->requests[f->op], 1);
+	if (f->op == OP_HELLO)
+		hello(c, k, body, f->body_len);
+	else
+		proof(c, k, body, f->body_len);
+}
+
+/* --- bodies of PUT ------------------------------------------------------------------------------
+ */
+
+static size_t body_len(const struct call *k)
+{
+	return k->frame.body_len - MSG_KEY;
+}
+
+static void body_memory(struct call *k, int r)
+{
+	struct req_env *env = k->conn->worker->conf->env;
+	size_t len = body_len(k);
+	struct buf *b = r == 0 ? pool_take(env->pool, POOL_UPLOAD, len, &k->reserved) : NULL;
+
+	if (b)
+		k->req = req_new(env, &k->key, 0, k->key.size, 0, POOL_UPLOAD);
+	if (!k->req) {
+		buf_unref(b);
+		k->status = -ENOMEM;
+		return;
+	}
+	k->req->data = blob_of_buf(b, 0, k->key.size);
+	k->req->sums = blob_of_buf(buf_ref(b), k->key.size, len - k->key.size);
+}
+
+static void memory_job(struct loop_job *job)
+{
+	struct call *k = container_of(job, struct call, job);
+	struct conn *c = k->conn;
+
+	k->waiting = false;
+	k->reserved = k->wait.bytes;
+	c->busy++;
+	if (c->state == CONN_CLOSED) {
+		call_free(k);
+	} else {
+		body_memory(k, 0);
+		c->since_us = clock_us();
+		conn_run(c);
+	}
+	c->busy--;
+	conn_settle(c);
+}
+
+static void memory_came(struct pool_wait *w)
+{
+	struct call *k = container_of(w, struct call, wait);
+
+	k->job.fn = memory_job;
+	loop_post(k->conn->worker->loop, &k->job);
+}
+
+/* A PUT's header and key have come. What is refused is read to its end and dropped, so that the
+ * connection stays in step. */
+static void body_begin(struct conn *c, const struct frame *f, const uint8_t *key)
+{
+	struct hash128 volume = store_volume(c->worker->conf->store);
+	struct call *k = call_new(c, f);
+	struct msg_key m;
+	int r;
+
+	if (!k) {
+		conn_close(c, NULL);
+		return;
+	}
+	if (msg_key_decode(key, MSG_KEY, &m) != MSG_KEY ||
+	    f->body_len != MSG_KEY + m.size + msg_sums_len(m.size)) {
+		call_free(k);
+		conn_close(c, "a block whose length does not fit its key");
+		return;
+	}
+	metric_add(c->worker->conf->counters->requests[OP_PUT], 1);
+	block_key_from_msg(&k->key, &m);
+	k->len = m.size;
+	c->body = k;
+	c->body_have = 0;
+	c->since_us = clock_us();
+	if (c->worker->stopping)
+		k->status = -EHOSTDOWN;
+	else if (memcmp(volume.b, k->key.volume.b, sizeof(volume.b)) != 0)
+		k->status = -ESTALE;
+	if (k->status)
+		return;
+	k->wait = (struct pool_wait){
+		.klass = POOL_UPLOAD, .bytes = pool_cost(body_len(k)), .fn = memory_came};
+	list_init(&k->wait.link);
+	k->waiting = true;
+	r = pool_reserve(c->worker->conf->env->pool, POOL_UPLOAD, k->wait.bytes, &k->wait);
+	if (r == -EAGAIN)
+		return; /* memory_came will run, or has; memory_job comes later in this thread */
+	k->waiting = false;
+	if (r == 0)
+		k->reserved = k->wait.bytes;
+	body_memory(k, r);
+}
+
+static void body_end(struct conn *c)
+{
+	struct call *k = TAKE_PTR(c->body);
+
+	c->since_us = 0;
+	list_add_tail(&c->calls, &k->link);
+	if (k->status)
+		answer_status(k, msg_errno_to_status(k->status), NULL);
+	else
+		serve_put(k);
+}
+
+/* n more bytes of the body have come, at p (or already in place: NULL) */
+static void body_got(struct conn *c, const uint8_t *p, size_t n)
+{
+	struct call *k = c->body;
+
+	if (p && k->req)
+		memcpy(k->req->data.buf->mem + c->body_have, p, n);
+	c->body_have += n;
+	if (c->body_have == body_len(k))
+		body_end(c);
+}
+
+/* --- reading ------------------------------------------------------------------------------------
+ */
+
+static bool may_read(const struct conn *c)
+{
+	if (c->state == CONN_CLOSED || c->last_answer)
+		return false;
+	return c->body ? !c->body->waiting : c->n_calls < CONN_MAX_CALLS;
+}
+
+void conn_watch(struct conn *c)
+{
+	if (c->state == CONN_CLOSED)
+		return;
+	loop_watch_set(&c->watch, (may_read(c) ? LOOP_READ : 0) |
+					  (!c->lent && !list_empty(&c->out) ? LOOP_WRITE : 0));
+}
+
+/* one frame, or a part of a body, from p: bytes used, 0: more must come */
+static size_t take(struct conn *c, const uint8_t *p, size_t n)
+{
+	struct frame f;
+	ssize_t used;
+
+	if (c->body) {
+		size_t part = MIN(n, body_len(c->body) - c->body_have);
+
+		body_got(c, p, part);
+		return part;
+	}
+	used = frame_decode(p, n, 0, &f);
+	if (used == -EAGAIN)
+		return 0;
+	if (used < 0) {
+		conn_close(c, "garbage");
+		return 0;
+	}
+	if (f.op == OP_PUT && c->state == CONN_SERVING) {
+		if (f.body_len < MSG_KEY) {
+			conn_close(c, "garbage");
+			return 0;
+		}
+		if (n < FRAME_HEADER + MSG_KEY)
+			return 0;
+		body_begin(c, &f, p + FRAME_HEADER);
+		return FRAME_HEADER + MSG_KEY;
+	}
+	if (FRAME_HEADER + (size_t)f.body_len > CONN_IN) { /* a PUT before the handshake */
+		conn_close(c, "a request before the handshake");
+		return 0;
+	}
+	if (n < FRAME_HEADER + (size_t)f.body_len)
+		return 0;
+	if (c->state == CONN_SERVING && f.op != OP_HELLO && f.op != OP_PROOF)
+		serve_frame(c, &f, p + FRAME_HEADER);
+	else if (c->state == CONN_SERVING)
+		conn_close(c, "a second handshake");
+	else
+		shake(c, &f, p + FRAME_HEADER);
+	return FRAME_HEADER + f.body_len;
+}
+
+/* true when something was taken */
+static bool parse(struct conn *c)
+{
+	size_t pos = 0;
+	bool blocked;
+
+	while (pos < c->have && may_read(c)) {
+		size_t used = take(c, c->in + pos, c->have - pos);
+
+		if (!used)
+			break;
+		pos += used;
+	}
+	if (c->state == CONN_CLOSED)
+		return false;
+	blocked = !may_read(c);
+	c->have -= pos;
+	if (pos && c->have)
+		memmove(c->in, c->in + pos, c->have);
+	if (c->state == CONN_SERVING && !c->body)
+		c->since_us =
+			c->have && !blocked ? (c->since_us && !pos ? c->since_us : clock_us()) : 0;
+	return pos > 0;
+}
+
+void conn_run(struct conn *c)
+{
+	bool more;
+
+	if (c->state == CONN_CLOSED)
+		return;
+	do {
+		more = parse(c);
+		answer_flush(c);
+	} while (more && c->have && may_read(c));
+}
+
+/* where the next bytes go, and how many at most; scratch takes those of a refused body */
+static uint8_t *room(struct conn *c, uint8_t *scratch, size_t *ret)
+{
+	if (!c->body || c->have) {
+		*ret = CONN_IN - c->have;
+		return c->in + c->have;
+	}
+	*ret = body_len(c->body) - c->body_have;
+	if (c->body->req)
+		return c->body->req->data.buf->mem + c->body_have;
+	*ret = MIN(*ret, (size_t)DISCARD);
+	return scratch;
+}
+
+static void conn_read(struct conn *c)
+{
+	uint8_t scratch[DISCARD];
+
+	for (unsigned i = 0; i < READS_PER_TURN && may_read(c); i++) {
+		size_t n;
+		uint8_t *p = room(c, scratch, &n);
+		bool direct = c->body && !c->have;
+		ssize_t got = recv(c->fd, p, n, MSG_DONTWAIT);
+
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got < 0 && errno == EAGAIN)
+			return;
+		if (got <= 0) {
+			conn_close(c, NULL);
+			return;
+		}
+		if (direct)
+			body_got(c, NULL, (size_t)got);
+		else
+			c->have += (size_t)got;
+		while (c->have && parse(c))
+			;
+		if ((size_t)got < n)
+			return;
+	}
+}
+
+static void on_event(struct loop_watch *w, unsigned events)
+{
+	struct conn *c = container_of(w, struct conn, watch);
+
+	c->busy++;
+	if (events & LOOP_READ) {
+		if (c->state == CONN_SERVING)
+			list_move(&c->worker->conns, &c->link);
+		conn_read(c);
+	}
+	conn_run(c);
+	c->busy--;
+	conn_settle(c);
+}
+
+/* --- start --------------------------------------------------------------------------------------
+ */
+
+/* too many: the oldest stranger goes, else the member that was silent longest with nothing to wait
+ * for */
+static bool make_place(struct worker *w)
+{
+	struct list_node *n;
+	struct conn *c;
+
+	if (w->n_conns <= w->max_conns)
+		return true;
+	if (!list_empty(&w->strangers) && w->strangers.next->next != &w->strangers) {
+		c = container_of(w->strangers.next, struct conn, link);
+		conn_close(c, "too many connections");
+		conn_settle(c);
+		return true;
+	}
+	list_for_each(n, &w->conns)
+	{
+		c = container_of(n, struct conn, link);
+		if (c->n_calls)
+			continue;
+		conn_close(c, "too many connections");
+		conn_settle(c);
+		return true;
+	}
+	return false;
+}
+
+static void start_job(struct loop_job *job)
+{
+	struct conn *c = container_of(job, struct conn, start);
+	struct worker *w = c->worker;
+
+	w->n_conns++;
+	list_add_tail(&w->strangers, &c->link);
+	loop_watch_init(&c->watch, w->loop, c->fd, on_event);
+	c->since_us = clock_us();
+	counters_conns(w->conf->counters, 1);
+	metric_add(w->conf->counters->conns_total, 1);
+	if (w->stopping)
+		conn_close(c, NULL);
+	else if (!make_place(w))
+		conn_close(c, "too many connections");
+	else
+		conn_watch(c);
+	conn_settle(c);
+}
+
+int conn_new(struct worker *w, int fd, bool local)
+{
+	struct conn *c = calloc(1, sizeof(*c));
+	const int on = 1;
+
+	if (!c)
+		return -ENOMEM;
+	if (!local) {
+		const unsigned ms = CONN_WRITE_US / 1000;
+
+		(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+		(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+		(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof(ms));
+	}
+	c->worker = w;
+	c->fd = fd;
+	c->local = local;
+	c->start.fn = start_job;
+	list_init(&c->link);
+	list_init(&c->calls);
+	list_init(&c->out);
+	loop_post(w->loop, &c->start);
+	return 0;
+}

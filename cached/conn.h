@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One served connection, and the calls on it. Everything here runs on the connection's loop, except
+ *that a call's block request is completed by anybody, and that a disk thread sends while the
+ *connection is lent to it. Private to worker.c, conn.c (reading, life), serve.c (operations) and
+ * answer.c (writing).
+ *
+ * Connection: who may do what
+ *
+ *	state	 reads			 answers		leaves by
+ *	HELLO	 one HELLO		 WELCOME or a refusal	5 s of silence; anything else
+ *	PROOF	 one PROOF (TCP only)	 OK or DENIED		the same
+ *	SERVING	 requests, while fewer than CONN_MAX_CALLS are unanswered	out of order
+ *end of stream, garbage, a stalled frame or reader
+ *	CLOSED	 nothing		 nothing		freed when its last call ended and
+ *it is not lent
+ *
+ * Call: received -> with the chain (in conn->calls) -> answer in conn->out -> sent -> freed; on a
+ *closed connection it ends as soon as the chain gives it back. */
+#ifndef STOKE_CACHED_CONN_H
+#define STOKE_CACHED_CONN_H
+
+#include "cached/worker.h"
+#include "common/block/source.h"
+
+enum {
+	CONN_IN = 2048, /* room for frames; bodies of PUT go to their own memory */
+	CONN_MAX_CALLS = 256,
+	CONN_MAX_FDS = 4096, /* descriptors of blocks a mount may hold; beyond it bytes are sent */
+	CONN_INLINE_MAX =
+		131072, /* ranges up to this are read on the loop when their pages are in memory */
+	CONN_HELLO_US = 5000000,
+	CONN_FRAME_US = 10000000,	/* from a frame's first byte to its last */
+	CONN_BODY_US = 60000000,	/* the same for the body of a PUT */
+	CONN_WRITE_US = 30000000,	/* without a byte taken by the reader */
+	WORKER_INLINE_BYTES = 16 << 20, /* memory for answers read on the loop */
+};
+
+struct worker {
+	const struct server_conf *conf;
+	struct loop *loop;
+	struct list_node strangers;  /* connections before SERVING, oldest first */
+	struct list_node conns;	     /* SERVING, the one that was silent longest first */
+	struct list_node closed;     /* not yet freed */
+	unsigned n_conns, max_conns; /* not freed yet; most of them */
+	size_t inline_bytes;
+	struct loop_timer sweep;
+	bool stopping;
+};
+
+enum conn_state { CONN_HELLO, CONN_PROOF, CONN_SERVING, CONN_CLOSED };
+
+struct conn {
+	struct list_node link; /* in one of the worker's lists */
+	struct worker *worker;
+	struct loop_job start;
+	struct loop_watch watch;
+	int fd;
+	enum conn_state state;
+	bool local;	     /* unix socket */
+	bool last_answer;    /* closes when everything is sent */
+	bool lent;	     /* to a disk thread, which sends the first of out */
+	unsigned busy;	     /* frames of this connection on the stack: not freed meanwhile */
+	uint64_t since_us;   /* of the stranger's connect, or of the first byte of an unfinished
+				frame; 0: none */
+	uint64_t written_us; /* when the reader last took a byte while something waits */
+	struct hello_state *hello; /* until SERVING */
+	struct list_node calls, out;
+	unsigned n_calls; /* both lists and a body being read */
+	unsigned fds_out;
+	struct call *body; /* a PUT whose body is being read */
+	size_t body_have;
+	struct workq_job send_job; /* while lent */
+	struct loop_job sent_job;
+	int sent_result;
+	size_t have;
+	uint8_t in[CONN_IN];
+};
+
+struct call {
+	struct list_node link;
+	struct conn *conn;
+	struct loop_job job;
+	struct frame frame; /* the request's */
+	struct block_key key;
+	uint32_t off, len;
+	struct block_req *req;
+	struct pool_wait wait; /* PUT: memory for the body */
+	bool waiting;	       /* for it */
+	size_t reserved;
+	int status;
+	/* the answer: head, then data, then tail (or the same from a file) */
+	uint8_t head[FRAME_HEADER];
+	struct blob data;
+	struct blob sums_file; /* behind data that is a file */
+	uint8_t *tail;
+	size_t tail_len, inline_len; /* inline_len: counted in the worker's inline_bytes */
+	bool pass_fd;
+	size_t sent;
+};
+
+/* --- conn.c --- */
+/* takes fd over; starts on the worker's loop. 0 or -ENOMEM */
+int conn_new(struct worker *w, int fd, bool local);
+/* no byte goes in or out any more; why (may be NULL) counts it as rejected and names the kind in
+ * the log */
+void conn_close(struct conn *c, const char *why);
+/* frees c when nothing holds it; the last statement of everything that ran for it */
+void conn_settle(struct conn *c);
+/* reads and writes as far as the state wants it */
+void conn_watch(struct conn *c);
+/* takes frames that have been read, and writes answers, as far as both go */
+void conn_run(struct conn *c);
+
+/* --- serve.c --- */
+/* one request, complete but for a PUT's body; a refusal may close the connection */
+void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body);
+/* its body has come */
+void serve_put(struct call *k);
+
+/* --- answer.c --- */
+struct call *call_new(struct conn *c, const struct frame *f);
+/* drops all it holds; it must be in no list */
+void call_free(struct call *k);
+/* status without data; text (may be NULL) is its body */
+void answer_status(struct call *k, unsigned status, const char *text);
+/* takes body (malloc'ed) over */
+void answer_bytes(struct call *k, unsigned status, uint8_t *body, size_t len);
+/* interim: I am fetching it */
+void answer_filling(struct call *k);
+/* the range of the block in k->req->data */
+void answer_block(struct call *k);
+/* writes what waits, or lends the connection */
+void answer_flush(struct conn *c);
+
+#endif

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations of the wire -> requests of the chain -> answers. On the connection's loop; a request
+ * is completed by anybody, who posts it back here. */
+#include "cached/conn.h"
+#include "common/clock.h"
+
+static void call_ended(struct call *k)
+{
+	struct conn *c = k->conn;
+	int r = k->status;
+
+	if (c->state == CONN_CLOSED)
+		call_free(k);
+	else if (r == 0 && k->frame.op == OP_GET)
+		answer_block(k);
+	else if (r == 0)
+		answer_status(k, ST_OK, NULL);
+	else
+		answer_status(k, msg_errno_to_status(r),
+			      k->req && k->req->reason[0] ? k->req->reason : NULL);
+}
+
+static void call_job(struct loop_job *job)
+{
+	struct call *k = container_of(job, struct call, job);
+	struct conn *c = k->conn;
+
+	c->busy++;
+	call_ended(k);
+	conn_run(c);
+	c->busy--;
+	conn_settle(c);
+}
+
+/* any thread; on the connection's own loop the answer is made at once, and whoever runs there
+ * writes it */
+static void call_done(struct block_req *req, int status, void *arg)
+{
+	struct call *k = arg;
+	struct conn *c = k->conn;
+
+	(void)req;
+	k->status = status;
+	if (loop_is_mine(c->worker->loop) && c->busy) {
+		call_ended(k);
+		return;
+	}
+	k->job.fn = call_job;
+	loop_post(c->worker->loop, &k->job);
+}
+
+static int call_request(struct call *k, uint32_t flags, enum pool_class klass)
+{
+	k->req = req_new(k->conn->worker->conf->env, &k->key, k->off, k->len, flags, klass);
+	return k->req ? 0 : -ENOMEM;
+}
+
+static void serve_get(struct call *k)
+{
+	struct worker *w = k->conn->worker;
+	uint32_t f = k->frame.flags;
+	uint32_t flags =
+		(f & FRAME_NO_FILL ? REQ_NO_FILL : 0) | (f & FRAME_PREFETCH ? REQ_PREFETCH : 0);
+
+	/* The asker's remaining time is not put on the fetch: what is fetched serves everybody who
+	 * asks for it next, and its deadline would make another one fetch it again. He gives up by
+	 * himself. */
+	if (call_request(k, flags, f & FRAME_PREFETCH ? POOL_PREFETCH : POOL_DEMAND) < 0) {
+		answer_status(k, ST_NO_MEMORY, NULL);
+		return;
+	}
+	if (!(f & FRAME_NO_FILL) && !store_has(w->conf->store, &k->key))
+		answer_filling(k);
+	source_get(w->conf->chain, k->req, call_done, k);
+}
+
+static void serve_fill(struct call *k)
+{
+	if (call_request(k, REQ_FILL, POOL_DEMAND) < 0)
+		answer_status(k, ST_NO_MEMORY, NULL);
+	else
+		source_get(k->conn->worker->conf->chain, k->req, call_done, k);
+}
+
+static void serve_drop(struct call *k)
+{
+	if (call_request(k, 0, POOL_DEMAND) < 0)
+		answer_status(k, ST_NO_MEMORY, NULL);
+	else
+		source_drop(k->conn->worker->conf->chain, k->req, call_done, k);
+}
+
+void serve_put(struct call *k)
+{
+	struct worker *w = k->conn->worker;
+
+	if (block_sums_check(&k->key, 0, blob_mem(&k->req->data), k->key.size,
+			     blob_mem(&k->req->sums), NULL) < 0) {
+		metric_add(w->conf->counters->refused, 1);
+		answer_status(k, ST_DAMAGED, NULL);
+		return;
+	}
+	source_put(w->conf->chain, k->req, call_done, k);
+}
+
+static void serve_stat(struct call *k, bool of_block)
+{
+	uint8_t *body;
+	struct msg_stat st;
+
+	if (of_block) {
+		answer_status(
+			k, store_has(k->conn->worker->conf->store, &k->key) ? ST_OK : ST_NOT_HERE,
+			NULL);
+		return;
+	}
+	body = malloc(MSG_STAT);
+	if (!body) {
+		answer_status(k, ST_NO_MEMORY, NULL);
+		return;
+	}
+	store_stat(k->conn->worker->conf->store, &st);
+	answer_bytes(k, ST_OK, body, msg_stat_encode(&st, body));
+}
+
+static void serve_ring(struct call *k, const uint8_t *body)
+{
+	struct cluster_view *view = k->conn->worker->conf->view;
+	struct cluster *c = view ? cluster_view_get(view) : NULL;
+	struct str out = STR_INIT;
+	uint64_t known = 0;
+
+	for (unsigned i = 0; i < 8; i++)
+		known = known << 8 | body[i];
+	if (!c || c->version == known) {
+		answer_status(k, ST_OK, NULL);
+	} else if (cluster_encode(c, &out) < 0) {
+		answer_status(k, ST_NO_MEMORY, NULL);
+	} else {
+		size_t len = out.len;
+
+		answer_bytes(k, ST_OK, (uint8_t *)str_take(&out), len);
+	}
+	str_fini(&out);
+	cluster_unref(c);
+}
+
+static void serve_bad(struct call *k)
+{
+	struct worker *w = k->conn->worker;
+
+	metric_add(w->conf->counters->reported, 1);
+	store_verify(w->conf->store, &k->key);
+	answer_status(k, ST_OK, NULL);
+}
+
+static void serve_closed(struct call *k)
+{
+	struct conn *c = k->conn;
+
+	if (c->fds_out) {
+		c->fds_out--;
+		counters_fds(c->worker->conf->counters, -1);
+	}
+	answer_status(k, ST_OK, NULL);
+}
+
+/* the key (and for a GET the range) at the start of the body; -EPROTO */
+static int decode_key(struct call *k, const uint8_t *body)
+{
+	uint32_t n = k->frame.body_len;
+	struct msg_get g;
+	struct msg_key m;
+
+	if (k->frame.op == OP_GET) {
+		if (msg_get_decode(body, n, &g) != (ssize_t)n)
+			return -EPROTO;
+		block_key_from_msg(&k->key, &g.key);
+		k->off = g.off;
+		k->len = g.len;
+		return 0;
+	}
+	if (msg_key_decode(body, n, &m) != MSG_KEY || (n != MSG_KEY && k->frame.op != OP_BAD))
+		return -EPROTO;
+	block_key_from_msg(&k->key, &m);
+	k->len = m.size;
+	return 0;
+}
+
+static void serve_key(struct call *k)
+{
+	struct hash128 volume = store_volume(k->conn->worker->conf->store);
+
+	if (memcmp(volume.b, k->key.volume.b, sizeof(volume.b)) != 0) {
+		metric_add(k->conn->worker->conf->counters->stale, 1);
+		answer_status(k, ST_STALE, NULL);
+		return;
+	}
+	switch (k->frame.op) {
+	case OP_GET:
+		serve_get(k);
+		break;
+	case OP_FILL:
+		serve_fill(k);
+		break;
+	case OP_DROP:
+		serve_drop(k);
+		break;
+	case OP_STAT:
+		serve_stat(k, true);
+		break;
+	case OP_BAD:
+		serve_bad(k);
+		break;
+	default:
+		serve_closed(k);
+	}
+}
+
+static void serve_call(struct call *k, const uint8_t *body)
+{
+	uint32_t n = k->frame.body_len;
+
+	if (k->conn->worker->stopping)
+		answer_status(k, ST_STOPPING, NULL);
+	else if (k->frame.op == OP_STAT && n == 0)
+		serve_stat(k, false);
+	else if (k->frame.op == OP_RING)
+		serve_ring(k, body);
+	else
+		serve_key(k);
+}
+
+void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body)
+{
+	struct call *k = call_new(c, f);
+	bool keyless = f->op == OP_RING || (f->op == OP_STAT && f->body_len == 0);
+
+	if (!k) {
+		conn_close(c, NULL);
+		return;
+	}
+	metric_add(c->worker->conf->counters->requests[f->op < COUNTERS_OPS ? f->op : 0], 1);
+	list_add_tail(&c->calls, &k->link);
+	if (keyless ? f->op == OP_RING && f->body_len != 8 : decode_key(k, body) < 0) {
+		answer_status(k, ST_BAD_REQUEST, NULL);
+		return;
+	}
+	serve_call(k, body);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon's store as a layer of the chain: blocks of one volume on the cache disks.
+ *
+ * get: a hit answers with a blob of the block's file (common/block/blockfile.h: the checksums stand
+ * behind the block's bytes in the same file), or with memory while the block is still on its way to
+ * the disk. A miss asks the next layer and keeps whole blocks on the way back. REQ_FILL is done
+ * when the block is on a disk, or with the reason why it cannot be; REQ_PROBE says whether it is.
+ * put keeps the block (data, sums) and goes no further; drop forgets the copy.
+ *
+ * What is kept: blocks of which the own ring makes this member owner or successor (then as a guest,
+ * the first to leave); everything when there is no ring, and whatever a FILL or PUT brings. A block
+ * found short, missing or damaged is dropped, counted, logged, and the next layer asked. */
+#ifndef STOKE_CACHED_STORE_H
+#define STOKE_CACHED_STORE_H
+
+#include "cached/counters.h"
+#include "cached/disk.h"
+#include "cached/evict.h"
+#include "common/block/cluster.h"
+#include "common/block/source.h"
+
+struct store;
+
+struct store_conf {
+	struct disk **disks; /* taken over on success: closed by the layer's free */
+	unsigned n_disks;
+	struct hash128 volume;
+	evict_new_fn *policy;
+	struct counters *counters;
+	struct cluster_view *view; /* NULL: keeps everything */
+	const char *self;	   /* own member id, kept by pointer */
+	unsigned max_open;	   /* files kept open */
+};
+
+/* Rebuilds the index from the disks (blocks on them). *ret_source is the layer, to be freed by
+ * source_free with the chain. 0 or -errno */
+int store_new(struct req_env *env, struct source *next, const struct store_conf *conf,
+	      struct store **ret, struct source **ret_source);
+/* present or on its way to the disk: a get will not have to ask the next layer. Any thread, never
+ * waits. */
+bool store_has(struct store *s, const struct block_key *k);
+struct hash128 store_volume(struct store *s);
+/* Another generation of the volume: forgets all blocks, goes on with what the disks hold of the new
+ * one. Blocks; main's or the heartbeat's thread. */
+int store_move(struct store *s, const struct hash128 *volume);
+/* starts to remove what other volume ids left on the disks, in the background */
+void store_clean(struct store *s);
+/* somebody found this block damaged: read it and drop it if it is. In the background; forgotten
+ * when too many are being looked at. */
+void store_verify(struct store *s, const struct block_key *k);
+/* every now and then: keeps the free space that others take away from us. Any thread. */
+void store_trim(struct store *s);
+void store_stat(struct store *s, struct msg_stat *ret);
+/* the threads that may read this blob of a file which the store answered */
+struct workq *store_readers(const struct blob *b);
+
+#endif

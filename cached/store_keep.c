@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How blocks come to a disk and go from it. Asked for from any thread; files change in the disks'
+ *own threads.
+ *
+ * A block on its way ("pending") holds its memory and is served from there:
+ *
+ *	store_keep -> pending, queued -> index_begin -> room made, file written -> index_commit ->
+ *not pending any more -> waiters told a full disk: evict, once again -> index_abort -> waiters told
+ *why
+ *
+ * Bound: pending blocks hold pool memory, at most half of the pool when a disk makes no progress,
+ *three quarters in any case; beyond that, blocks that nobody waits for are skipped. */
+#include "cached/store_inner.h"
+
+#include <time.h>
+
+#include "common/clock.h"
+
+enum { STUCK_US = 100000, ASIDE_US = 5000000, BEGIN_TRIES = 1000 };
+
+struct pending {
+	struct hash_node node;
+	struct block_key key;
+	struct blob data;
+	uint8_t *sums;
+	struct list_node waiters; /* block_req.link */
+	struct workq_job job;
+	struct store *store;
+	struct disk *disk;
+	struct metric *stored;
+	bool guest, drop; /* drop: somebody asked for its removal meanwhile */
+};
+
+static bool pending_eq(const struct hash_node *n, const void *key)
+{
+	return block_key_eq(&container_of(n, const struct pending, node)->key, key);
+}
+
+static struct pending *pending_find_locked(struct store *s, const struct block_key *k)
+{
+	struct hash_node *n = hashmap_find(&s->pending, k->digest, pending_eq, k);
+
+	return n ? container_of(n, struct pending, node) : NULL;
+}
+
+bool store_pending(struct store *s, const struct block_key *k, uint32_t off, uint32_t len,
+		   struct blob *ret)
+{
+	struct pending *p;
+
+	mtx_lock(&s->lock);
+	p = pending_find_locked(s, k);
+	if (p && ret)
+		*ret = blob_slice(&p->data, off, len);
+	mtx_unlock(&s->lock);
+	return p;
+}
+
+bool store_pending_wait(struct store *s, struct block_req *waiter, bool drop)
+{
+	struct pending *p;
+
+	mtx_lock(&s->lock);
+	p = pending_find_locked(s, &waiter->key);
+	if (p) {
+		list_add_tail(&p->waiters, &waiter->link);
+		p->drop |= drop;
+	}
+	mtx_unlock(&s->lock);
+	return p;
+}
+
+static void pending_free(struct pending *p)
+{
+	blob_fini(&p->data);
+	free(p->sums);
+	free(p);
+}
+
+/* the block is on a disk (0), or will not be */
+static void pending_end(struct pending *p, int status)
+{
+	struct store *s = p->store;
+	struct list_node waiters, *n;
+	unsigned disk;
+	bool drop;
+
+	list_init(&waiters);
+	mtx_lock(&s->lock);
+	hashmap_del(&s->pending, &p->node);
+	s->pending_bytes -= p->key.size;
+	list_splice_tail(&waiters, &p->waiters);
+	drop = p->drop;
+	mtx_unlock(&s->lock);
+	metric_add(status ? s->conf.counters->skipped : p->stored, 1);
+	if (drop && status == 0 && index_take(s->ix, &p->key, &disk) == 0)
+		(void)store_remove(s, s->conf.disks[disk], &p->key);
+	blob_fini(&p->data);
+	while ((n = list_pop(&waiters))) {
+		struct block_req *w = container_of(n, struct block_req, link);
+
+		if (status)
+			req_fail(w, status, "block %llu_%u_%u could not be kept: %s",
+				 (unsigned long long)w->key.slice, w->key.index, w->key.size,
+				 strerror(-status));
+		else
+			req_done(w, 0);
+	}
+	pending_free(p);
+}
+
+/* --- which blocks, on which disk ----------------------------------------------------------------
+ */
+
+static bool is_mine(struct store *s, const struct block_key *k, bool *ret_guest)
+{
+	struct cluster *c = s->conf.view ? cluster_view_get(s->conf.view) : NULL;
+	uint32_t who[2];
+	int self;
+	size_t n;
+
+	*ret_guest = false;
+	if (!c)
+		return true;
+	self = cluster_index(c, s->conf.self);
+	n = cluster_find(c, k, who, 2);
+	cluster_unref(c);
+	*ret_guest = !(n > 0 && self >= 0 && who[0] == (uint32_t)self);
+	return !*ret_guest || (n > 1 && self >= 0 && who[1] == (uint32_t)self);
+}
+
+static bool disk_aside(struct store *s, unsigned i)
+{
+	uint64_t now = clock_us();
+	bool aside;
+
+	mtx_lock(&s->lock);
+	aside = s->health[i].aside_until_us > now;
+	mtx_unlock(&s->lock);
+	return aside;
+}
+
+/* NULL: all are set aside */
+static struct disk *choose_disk(struct store *s, const struct block_key *k)
+{
+	uint32_t order[INDEX_DISKS_MAX] = {0};
+	size_t n = 1;
+
+	if (s->placement)
+		n = ring_find(s->placement, k->digest, order, INDEX_DISKS_MAX);
+	for (size_t i = 0; i < n; i++)
+		if (!disk_aside(s, order[i]))
+			return s->conf.disks[order[i]];
+	return NULL;
+}
+
+void store_disk_result(struct store *s, struct disk *d, const char *what, int r)
+{
+	struct disk_health *h = &s->health[d->number];
+	bool lost = false, back = false;
+	uint64_t now = clock_us();
+
+	if (r == -ENOSPC || r == -EDQUOT)
+		return; /* full is not sick */
+	if (r < 0)
+		metric_add(s->conf.counters->disk_errors, 1);
+	mtx_lock(&s->lock);
+	if (r < 0 && ++h->failures >= DISK_SICK_AFTER) {
+		lost = !h->aside_until_us;
+		h->aside_until_us = now + ASIDE_US;
+	} else if (r == 0) {
+		back = h->aside_until_us != 0;
+		h->failures = 0;
+		h->aside_until_us = 0;
+	}
+	mtx_unlock(&s->lock);
+	if (lost)
+		log_warn("cache directory %s is set aside: %s: %s", d->dir, what, strerror(-r));
+	if (back)
+		log_info("cache directory %s works again", d->dir);
+}
+
+/* --- going --------------------------------------------------------------------------------------
+ */
+
+int store_remove(struct store *s, struct disk *d, const struct block_key *k)
+{
+	int r;
+
+	files_drop(s->files, k);
+	r = disk_remove_block(d, k);
+	if (r < 0)
+		store_disk_result(s, d, "remove", r);
+	disk_used(d, disk_cost(k->size), false);
+	index_gone(s->ix, k);
+	return r;
+}
+
+uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t files)
+{
+	uint64_t freed = 0, n = 0;
+	struct block_key k;
+
+	while ((freed < bytes || n < files) && index_victim(s->ix, d->number, &k) == 0) {
+		(void)store_remove(s, d, &k);
+		metric_add(s->conf.counters->evictions, 1);
+		freed += disk_cost(k.size);
+		n++;
+	}
+	return freed;
+}
+
+/* The deficit is computed once: what was removed and is still held open by somebody counts as on
+ * its way, so that one mount's open descriptors do not empty the cache; until it is really free
+ * nothing new is written. */
+static int make_room(struct store *s, struct disk *d, uint64_t bytes)
+{
+	struct disk_deficit def;
+	uint64_t freed;
+	int r;
+
+	if (bytes > d->capacity)
+		return -ENOSPC;
+	r = disk_deficit(d, bytes, &def);
+	if (r < 0)
+		return r;
+	freed = def.bytes || def.files ? store_evict(s, d, def.bytes, def.files) : 0;
+	if (disk_has_room(d, bytes))
+		return 0;
+	if (freed)
+		disk_owe(d, freed, def.files);
+	return -ENOSPC;
+}
+
+/* --- coming -------------------------------------------------------------------------------------
+ */
+
+/* -EEXIST: it is there already. A copy that is just being removed is waited for: that takes one
+ * unlink in another thread. */
+static int begin(struct store *s, const struct block_key *k)
+{
+	const struct timespec ms = {.tv_nsec = 1000000};
+	int r = index_begin(s->ix, k);
+
+	for (int i = 0; r == -EBUSY && i < BEGIN_TRIES; i++) {
+		nanosleep(&ms, NULL);
+		r = index_begin(s->ix, k);
+	}
+	return r;
+}
+
+static int write_once(struct store *s, struct pending *p)
+{
+	uint64_t cost = disk_cost(p->key.size);
+	struct disk *d = p->disk;
+	int r = make_room(s, d, cost);
+
+	if (r < 0)
+		return r;
+	atomic_fetch_add_explicit(&d->writing, cost, memory_order_relaxed);
+	r = disk_write_block(d, &p->key, blob_mem(&p->data), p->sums);
+	atomic_fetch_sub_explicit(&d->writing, cost, memory_order_relaxed);
+	return r;
+}
+
+static int store_block(struct store *s, struct pending *p)
+{
+	uint64_t cost = disk_cost(p->key.size);
+	struct disk *d = p->disk;
+	int r = begin(s, &p->key);
+
+	if (r < 0)
+		return r == -EEXIST ? 0 : r;
+	r = write_once(s, p);
+	if (r == -ENOSPC || r == -EDQUOT) {
+		(void)store_evict(s, d, cost <= d->capacity ? cost : 0, 1);
+		r = write_once(s, p);
+	}
+	store_disk_result(s, d, "write", r);
+	if (r < 0) {
+		index_abort(s->ix, &p->key);
+		return r;
+	}
+	disk_used(d, cost, true);
+	r = index_commit(s->ix, &p->key, d->number, p->guest);
+	if (r < 0) { /* the volume moved meanwhile */
+		(void)disk_remove_block(d, &p->key);
+		disk_used(d, cost, false);
+	}
+	return r;
+}
+
+static void keep_job(struct workq_job *job)
+{
+	struct pending *p = container_of(job, struct pending, job);
+	struct disk *d = p->disk;
+	int r;
+
+	atomic_store_explicit(&d->progress_us, clock_us(), memory_order_relaxed);
+	r = store_block(p->store, p);
+	atomic_store_explicit(&d->progress_us, clock_us(), memory_order_relaxed);
+	pending_end(p, r);
+}
+
+static bool too_much_locked(struct store *s, const struct disk *d, uint32_t size, size_t budget)
+{
+	uint64_t held = s->pending_bytes + size;
+	uint64_t idle = clock_us() - atomic_load_explicit(&d->progress_us, memory_order_relaxed);
+
+	return held > budget / 4 * 3 || (held > budget / 2 && idle > STUCK_US);
+}
+
+/* with the sums that came with the block, or computed now */
+static int pending_new(struct store *s, struct block_req *req, struct metric *stored,
+		       struct pending **ret)
+{
+	struct pending *p = calloc(1, sizeof(*p));
+	size_t len = msg_sums_len(req->key.size);
+
+	if (!p)
+		return -ENOMEM;
+	p->sums = malloc(len);
+	if (!p->sums) {
+		free(p);
+		return -ENOMEM;
+	}
+	if (blob_mem(&req->sums) && req->sums.len == len)
+		memcpy(p->sums, blob_mem(&req->sums), len);
+	else
+		block_sums(&req->key, 0, blob_mem(&req->data), req->key.size, p->sums);
+	p->key = req->key;
+	p->data = blob_slice(&req->data, 0, req->key.size);
+	p->store = s;
+	p->stored = stored;
+	p->job.fn = keep_job;
+	list_init(&p->waiters);
+	*ret = p;
+	return 0;
+}
+
+void store_keep(struct store *s, struct block_req *req, struct block_req *waiter,
+		struct metric *stored)
+{
+	struct disk *d = choose_disk(s, &req->key);
+	struct pool_stat pool;
+	struct pending *p = NULL, *other;
+	bool guest, mine = is_mine(s, &req->key, &guest), skip = false;
+	int r = d ? 0 : -EIO;
+
+	if (!waiter && (!mine || r < 0 || store_has(s, &req->key)))
+		goto skipped;
+	if (r == 0)
+		r = pending_new(s, req, stored, &p);
+	if (r < 0)
+		goto skipped;
+	p->disk = d;
+	p->guest = guest;
+	pool_stat(req->env->pool, &pool);
+	mtx_lock(&s->lock);
+	other = pending_find_locked(s, &p->key);
+	if (!other && !waiter)
+		skip = too_much_locked(s, d, p->key.size, pool.budget);
+	if (!other && !skip) {
+		hashmap_add(&s->pending, &p->node, p->key.digest);
+		s->pending_bytes += p->key.size;
+	}
+	if (waiter && !skip)
+		list_add_tail(other ? &other->waiters : &p->waiters, &waiter->link);
+	mtx_unlock(&s->lock);
+	if (!other && !skip) {
+		workq_push_always(d->writes, &p->job); /* bounded: each holds memory of the pool */
+		return;
+	}
+	pending_free(p);
+	if (skip)
+		metric_add(s->conf.counters->skipped, 1);
+	return;
+skipped:
+	if (waiter)
+		req_fail(waiter, r, "block %llu_%u_%u could not be kept: %s",
+			 (unsigned long long)req->key.slice, req->key.index, req->key.size,
+			 d ? strerror(-r) : "all cache directories are set aside");
+	else if (!mine || r < 0)
+		metric_add(s->conf.counters->skipped, 1);
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Listeners and workers. A worker is a loop and the connections it owns for life; listeners live on
+ * the first one and deal sockets out in turn. Start and stop come from main's thread and go through
+ * the loops' mailboxes. */
+#include "cached/worker.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+
+#include "cached/conn.h"
+#include "common/clock.h"
+
+enum { SWEEP_US = 1000000, ACCEPTS_PER_TURN = 64, BACKLOG = 4096, PAUSE_US = 100000 };
+
+struct listener {
+	struct server *server;
+	struct loop_watch watch;
+	struct loop_timer pause; /* out of descriptors */
+	int fd;
+	bool local;
+	char *path; /* unix socket: removed at the end */
+};
+
+struct server {
+	struct server_conf conf;
+	struct worker workers[SERVER_WORKERS_MAX];
+	struct listener listeners[SERVER_LISTENERS_MAX];
+	unsigned n_listeners, next_worker;
+};
+
+/* --- workers ------------------------------------------------------------------------------------
+ */
+
+static const char *overdue(const struct conn *c, uint64_t now)
+{
+	uint64_t limit = c->body ? CONN_BODY_US : CONN_FRAME_US;
+
+	if (c->state != CONN_SERVING)
+		return now - c->since_us > CONN_HELLO_US ? "no handshake in time" : NULL;
+	if (c->since_us && !(c->body && c->body->waiting) && now - c->since_us > limit)
+		return "a frame that does not end";
+	if (!list_empty(&c->out) && now - c->written_us > CONN_WRITE_US)
+		return "a reader that takes nothing";
+	return NULL;
+}
+
+static void sweep_list(struct list_node *conns)
+{
+	struct list_node *n, *next;
+	uint64_t now = clock_us();
+
+	list_for_each_safe(n, next, conns)
+	{
+		struct conn *c = container_of(n, struct conn, link);
+		const char *why = overdue(c, now);
+
+		if (!why)
+			continue;
+		conn_close(c, why);
+		conn_settle(c);
+	}
+}
+
+static void sweep(struct loop_timer *t)
+{
+	struct worker *w = container_of(t, struct worker, sweep);
+
+	sweep_list(&w->strangers);
+	sweep_list(&w->conns);
+	loop_timer_start(t, SWEEP_US);
+}
+
+static void worker_start(void *arg)
+{
+	struct worker *w = arg;
+
+	loop_timer_init(&w->sweep, w->loop, sweep);
+	loop_timer_start(&w->sweep, SWEEP_US);
+}
+
+int server_new(const struct server_conf *conf, struct server **ret)
+{
+	struct server *s = calloc(1, sizeof(*s));
+
+	assert(conf->n_loops > 0 && conf->n_loops <= SERVER_WORKERS_MAX);
+	if (!s)
+		return -ENOMEM;
+	s->conf = *conf;
+	for (unsigned i = 0; i < conf->n_loops; i++) {
+		struct worker *w = &s->workers[i];
+
+		w->conf = &s->conf;
+		w->loop = conf->loops[i];
+		w->max_conns = MAX(conf->max_conns / conf->n_loops, 16u);
+		list_init(&w->strangers);
+		list_init(&w->conns);
+		list_init(&w->closed);
+		loop_run_sync(w->loop, worker_start, w);
+	}
+	*ret = s;
+	return 0;
+}
+
+/* --- listeners ----------------------------------------------------------------------------------
+ */
+
+static void resume(struct loop_timer *t)
+{
+	struct listener *l = container_of(t, struct listener, pause);
+
+	loop_watch_set(&l->watch, LOOP_READ);
+}
+
+static void on_accept(struct loop_watch *watch, unsigned events)
+{
+	struct listener *l = container_of(watch, struct listener, watch);
+	struct server *s = l->server;
+
+	(void)events;
+	for (unsigned i = 0; i < ACCEPTS_PER_TURN; i++) {
+		int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+		if (fd < 0 &&
+		    (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+			loop_watch_set(watch, 0);
+			loop_timer_start(&l->pause, PAUSE_US);
+			return;
+		}
+		if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
+			continue;
+		if (fd < 0)
+			return;
+		if (conn_new(&s->workers[s->next_worker++ % s->conf.n_loops], fd, l->local) < 0)
+			(void)close(fd);
+	}
+}
+
+static void listener_start(void *arg)
+{
+	struct listener *l = arg;
+
+	loop_watch_init(&l->watch, l->server->conf.loops[0], l->fd, on_accept);
+	loop_timer_init(&l->pause, l->server->conf.loops[0], resume);
+	loop_watch_set(&l->watch, LOOP_READ);
+}
+
+static int add_listener(struct server *s, int fd, bool local, const char *path)
+{
+	struct listener *l = &s->listeners[s->n_listeners];
+
+	if (s->n_listeners == SERVER_LISTENERS_MAX)
+		return -ENOSPC;
+	if (path) {
+		l->path = strdup(path);
+		if (!l->path)
+			return -ENOMEM;
+	}
+	l->server = s;
+	l->fd = fd;
+	l->local = local;
+	s->n_listeners++;
+	loop_run_sync(s->conf.loops[0], listener_start, l);
+	return 0;
+}
+
+static int bind_tcp(const struct addrinfo *a, uint16_t *ret_port)
+{
+	_cleanup_(closep) int fd =
+		socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	struct sockaddr_storage bound;
+	socklen_t len = sizeof(bound);
+	const int on = 1;
+
+	if (fd < 0)
+		return -errno;
+	(void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0 ||
+	    getsockname(fd, (struct sockaddr *)&bound, &len) < 0)
+		return -errno;
+	/* the port stands at the same place in both families */
+	*ret_port = ntohs(((const struct sockaddr_in *)(const void *)&bound)->sin_port);
+	return TAKE_FD(fd);
+}
+
+int server_listen_tcp(struct server *s, const char *addr, uint16_t port, uint16_t *ret_port)
+{
+	const struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV,
+				       .ai_socktype = SOCK_STREAM};
+	struct addrinfo *list, *a;
+	char service[8];
+	uint16_t bound = 0;
+	int fd = -EADDRNOTAVAIL, r;
+
+	(void)snprintf(service, sizeof(service), "%u", port);
+	if (getaddrinfo(addr, service, &hints, &list) != 0)
+		return -EADDRNOTAVAIL;
+	for (a = list; a && fd < 0; a = a->ai_next)
+		fd = bind_tcp(a, &bound);
+	freeaddrinfo(list);
+	if (fd < 0)
+		return fd;
+	r = add_listener(s, fd, false, NULL);
+	if (r < 0) {
+		(void)close(fd);
+		return r;
+	}
+	*ret_port = bound;
+	return 0;
+}
+
+/* true when somebody accepts connections there */
+static bool is_alive(const struct sockaddr_un *a)
+{
+	_cleanup_(closep) int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+	return fd >= 0 &&
+	       (connect(fd, (const struct sockaddr *)a, sizeof(*a)) == 0 || errno == EAGAIN);
+}
+
+int server_listen_unix(struct server *s, const char *path)
+{
+	_cleanup_(closep) int fd = -1;
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	struct stat st;
+	int r;
+
+	if (strlen(path) >= sizeof(a.sun_path))
+		return -ENAMETOOLONG;
+	memcpy(a.sun_path, path, strlen(path));
+	if (lstat(path, &st) == 0) {
+		if (!S_ISSOCK(st.st_mode))
+			return -EEXIST;
+		if (is_alive(&a))
+			return -EADDRINUSE;
+		if (unlink(path) < 0)
+			return -errno;
+	}
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	/* the mode is set before anybody can connect: that needs listen */
+	if (fd < 0 || bind(fd, (const struct sockaddr *)&a, sizeof(a)) < 0 ||
+	    chmod(path, 0660) < 0 || listen(fd, BACKLOG) < 0)
+		return -errno;
+	r = add_listener(s, fd, true, path);
+	if (r == 0)
+		TAKE_FD(fd);
+	return r;
+}
+
+static void listeners_close(void *arg)
+{
+	struct server *s = arg;
+
+	for (unsigned i = 0; i < s->n_listeners; i++) {
+		struct listener *l = &s->listeners[i];
+
+		loop_watch_set(&l->watch, 0);
+		loop_timer_stop(&l->pause);
+		if (l->path)
+			(void)unlink(l->path);
+		free(TAKE_PTR(l->path));
+		closep(&l->fd);
+	}
+	s->n_listeners = 0;
+}
+
+/* --- the end ------------------------------------------------------------------------------------
+ */
+
+struct census {
+	struct worker *worker;
+	unsigned conns, calls;
+	bool close;
+};
+
+static void census_list(struct census *n, struct list_node *conns)
+{
+	struct list_node *node, *next;
+
+	list_for_each_safe(node, next, conns)
+	{
+		struct conn *c = container_of(node, struct conn, link);
+
+		n->calls += c->n_calls;
+		if (!n->close)
+			continue;
+		conn_close(c, NULL);
+		conn_settle(c);
+	}
+}
+
+/* also keeps new requests out; close: and closes */
+static void take_census(void *arg)
+{
+	struct census *n = arg;
+	struct worker *w = n->worker;
+
+	w->stopping = true;
+	census_list(n, &w->strangers);
+	census_list(n, &w->conns);
+	if (n->close) {
+		struct list_node *node, *next;
+
+		list_for_each_safe(node, next, &w->closed)
+			conn_settle(container_of(node, struct conn, link));
+	}
+	n->conns = w->n_conns;
+}
+
+static unsigned census(struct server *s, bool close, unsigned *ret_conns)
+{
+	unsigned calls = 0;
+
+	*ret_conns = 0;
+	for (unsigned i = 0; i < s->conf.n_loops; i++) {
+		struct census n = {.worker = &s->workers[i], .close = close};
+
+		loop_run_sync(s->workers[i].loop, take_census, &n);
+		calls += n.calls;
+		*ret_conns += n.conns;
+	}
+	return calls;
+}
+
+static void sweep_stop(void *arg)
+{
+	struct worker *w = arg;
+
+	loop_timer_stop(&w->sweep);
+}
+
+bool server_stop(struct server *s, uint64_t us)
+{
+	const struct timespec pause = {.tv_nsec = 2000000};
+	uint64_t end = clock_us() + us;
+	unsigned conns;
+
+	loop_run_sync(s->conf.loops[0], listeners_close, s);
+	while (census(s, false, &conns) && clock_us() < end)
+		nanosleep(&pause, NULL);
+	end = clock_us() + us;
+	while (census(s, true, &conns), conns && clock_us() < end)
+		nanosleep(&pause, NULL);
+	for (unsigned i = 0; i < s->conf.n_loops; i++)
+		loop_run_sync(s->workers[i].loop, sweep_stop, &s->workers[i]);
+	return conns == 0;
+}
+
+void server_free(struct server *s)
+{
+	free(s);
+}
