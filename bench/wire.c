@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the wire gives: the block files of a cache directory, whole, over loopback TCP.
+ *	wire bare DIR CONNS ROUNDS
+ *		a bare server (sendfile) and bare readers (recv into one buffer a connection): the
+ *ceiling wire daemon DIR CONNS ROUNDS HOST PORT GROUP SECRET_FILE VOLUME_HEX the same blocks from
+ *stoke-cached through the protocol, checksums verified, 4 requests in flight a connection Each
+ *connection reads all blocks ROUNDS times. Prints one line of JSON: bytes, seconds, mib_s. */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include "common/base.h"
+#include "common/block/key.h"
+#include "common/block/peer.h"
+#include "common/clock.h"
+#include "common/parse.h"
+
+enum { BLOCKS_MAX = 4096, CONNS_MAX = 32, WINDOW = 4 };
+
+static char *paths[BLOCKS_MAX];
+static struct block_key keys[BLOCKS_MAX];
+static size_t n_blocks;
+static uint64_t rounds;
+static struct hash128 volume;
+
+static void collect(const char *dir)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+
+	while (d && (e = readdir(d)) && n_blocks < BLOCKS_MAX) {
+		char *path;
+
+		if (e->d_name[0] == '.' || asprintf(&path, "%s/%s", dir, e->d_name) < 0)
+			continue;
+		if (e->d_type == DT_DIR) {
+			collect(path);
+		} else if (block_key_parse(e->d_name, &volume, &keys[n_blocks]) == 0) {
+			paths[n_blocks++] = path;
+			continue;
+		}
+		free(path);
+	}
+	if (d)
+		(void)closedir(d);
+}
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+/* --- bare --- */
+
+static int listener;
+
+static void *bare_server(void *arg)
+{
+	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+
+	(void)arg;
+	if (fd < 0)
+		die("accept");
+	for (uint64_t r = 0; r < rounds; r++)
+		for (size_t i = 0; i < n_blocks; i++) {
+			int f = open(paths[i], O_RDONLY | O_CLOEXEC);
+			off_t off = 0;
+
+			while (off < keys[i].size) {
+				ssize_t n = sendfile(fd, f, &off, keys[i].size - (size_t)off);
+
+				if (n <= 0)
+					die("sendfile");
+			}
+			(void)close(f);
+		}
+	(void)close(fd);
+	return NULL;
+}
+
+static void *bare_reader(void *arg)
+{
+	const struct sockaddr_in *to = arg;
+	unsigned char *buf = aligned_alloc(4096, FRAME_BLOCK_MAX);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	size_t at = 0;
+	ssize_t n;
+
+	if (!buf || fd < 0 || connect(fd, (const struct sockaddr *)to, sizeof(*to)) < 0)
+		die("connect");
+	while ((n = recv(fd, buf + at, (4 << 20) - at, 0)) > 0)
+		at = (at + (size_t)n) % (4 << 20);
+	(void)close(fd);
+	free(buf);
+	return NULL;
+}
+
+static void run_bare(uint64_t conns)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	socklen_t len = sizeof(a);
+	pthread_t s[CONNS_MAX], c[CONNS_MAX];
+
+	listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (listener < 0 || bind(listener, (struct sockaddr *)&a, sizeof(a)) < 0 ||
+	    listen(listener, CONNS_MAX) < 0 ||
+	    getsockname(listener, (struct sockaddr *)&a, &len) < 0)
+		die("listen");
+	for (uint64_t i = 0; i < conns; i++)
+		if (pthread_create(&s[i], NULL, bare_server, NULL) ||
+		    pthread_create(&c[i], NULL, bare_reader, &a))
+			die("thread");
+	for (uint64_t i = 0; i < conns; i++) {
+		(void)pthread_join(s[i], NULL);
+		(void)pthread_join(c[i], NULL);
+	}
+}
+
+/* --- daemon --- */
+
+struct line { /* one connection: peers of its own, WINDOW calls in flight */
+	struct loop *loop;
+	struct peers *peers;
+	struct peer *peer;
+	uint64_t next, done, total;
+	unsigned running;
+	struct mtx lock;
+	struct cond over;
+	struct slot {
+		struct peer_call call;
+		struct line *line;
+		struct block_key *key;
+		struct loop_job again;
+	} slot[WINDOW];
+};
+
+static void ask(struct slot *s);
+
+static void again(struct loop_job *job)
+{
+	ask(container_of(job, struct slot, again));
+}
+
+static void got(struct peer_call *c, int status)
+{
+	struct slot *s = container_of(c, struct slot, call);
+	struct line *l = s->line;
+
+	if (status == 0 && (c->in_len != s->key->size + msg_sums_len(s->key->size) ||
+			    block_sums_check(s->key, 0, c->in->mem, s->key->size,
+					     c->in->mem + s->key->size, NULL) < 0))
+		status = -EBADMSG;
+	if (status < 0) {
+		(void)fprintf(stderr, "wire: %s\n", strerror(-status));
+		exit(1);
+	}
+	mtx_lock(&l->lock);
+	l->done++;
+	if (l->next >= l->total && --l->running == 0)
+		cond_signal(&l->over);
+	mtx_unlock(&l->lock);
+	if (l->next < l->total)
+		loop_post(l->loop, &s->again);
+}
+
+static void ask(struct slot *s)
+{
+	struct line *l = s->line;
+	struct msg_get g = {.off = 0};
+	struct buf *in = s->call.in;
+
+	if (l->next >= l->total) {
+		mtx_lock(&l->lock);
+		if (--l->running == 0)
+			cond_signal(&l->over);
+		mtx_unlock(&l->lock);
+		return;
+	}
+	s->key = &keys[l->next++ % n_blocks];
+	block_key_to_msg(s->key, &g.key);
+	g.len = s->key->size;
+	s->call = (struct peer_call){.op = OP_GET,
+				     .head_len = MSG_GET,
+				     .in = in,
+				     .in_cap = in->cap,
+				     .fd = -1,
+				     .done = got};
+	(void)msg_get_encode(&g, s->call.head);
+	peer_start(l->peer, &s->call, true);
+}
+
+static void run_daemon(uint64_t conns, char **argv)
+{
+	static struct line lines[CONNS_MAX];
+	struct secret secret;
+	struct str err = STR_INIT;
+	struct pool *pool;
+	uint64_t port;
+
+	if (parse_u64(argv[1], 65535, &port) < 0 || secret_load(argv[3], &secret, &err) < 0 ||
+	    pool_new((CONNS_MAX * WINDOW + 4) * pool_cost(FRAME_BLOCK_MAX + FRAME_SUMS_MAX),
+		     FRAME_BLOCK_MAX + FRAME_SUMS_MAX, &pool) < 0)
+		die("wire daemon: arguments");
+	for (uint64_t i = 0; i < conns; i++) {
+		struct line *l = &lines[i];
+		struct peers_conf pc = {.id = {.role = ROLE_TOOL,
+					       .volume = volume,
+					       .group = argv[2],
+					       .node = "wire",
+					       .secret = &secret},
+					.loops = &l->loop,
+					.n_loops = 1};
+
+		mtx_init(&l->lock);
+		cond_init(&l->over);
+		if (loop_new("wire", &l->loop) < 0 || peers_new(&pc, &l->peers) < 0 ||
+		    !(l->peer = peers_get(l->peers, argv[0], (uint16_t)port)))
+			die("peers");
+		l->total = rounds * n_blocks;
+		l->running = WINDOW;
+		for (unsigned k = 0; k < WINDOW; k++) {
+			size_t reserved = pool_cost((4 << 20) + FRAME_SUMS_MAX);
+
+			l->slot[k].line = l;
+			l->slot[k].again.fn = again;
+			if (pool_reserve(pool, POOL_DEMAND, reserved, NULL) < 0)
+				die("pool");
+			l->slot[k].call.in =
+				pool_take(pool, POOL_DEMAND, (4 << 20) + FRAME_SUMS_MAX, &reserved);
+			loop_post(l->loop, &l->slot[k].again);
+		}
+	}
+	for (uint64_t i = 0; i < conns; i++) {
+		mtx_lock(&lines[i].lock);
+		while (lines[i].running)
+			cond_wait(&lines[i].over, &lines[i].lock);
+		mtx_unlock(&lines[i].lock);
+	}
+}
+
+static int parse_hex(const char *s, uint8_t *out, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		unsigned v;
+
+		if (sscanf(s + 2 * i, "%2x", &v) != 1)
+			return -EINVAL;
+		out[i] = (uint8_t)v;
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	bool daemon = argc == 10 && strcmp(argv[1], "daemon") == 0;
+	uint64_t conns = 0, start, bytes = 0;
+	double s;
+
+	if ((!daemon && (argc != 5 || strcmp(argv[1], "bare") != 0)) ||
+	    parse_u64(argv[3], CONNS_MAX, &conns) < 0 || conns == 0 ||
+	    parse_u64(argv[4], 1000000, &rounds) < 0 ||
+	    (daemon && parse_hex(argv[9], volume.b, sizeof(volume.b)) < 0)) {
+		(void)fprintf(stderr, "usage: wire bare DIR CONNS ROUNDS | wire daemon DIR CONNS "
+				      "ROUNDS HOST PORT GROUP SECRET_FILE VOLUME_HEX\n");
+		return 2;
+	}
+	collect(argv[2]);
+	if (n_blocks == 0) {
+		(void)fprintf(stderr, "wire: no block files below %s\n", argv[2]);
+		return 1;
+	}
+	for (size_t i = 0; i < n_blocks; i++)
+		bytes += keys[i].size * rounds * conns;
+	start = clock_us();
+	if (daemon)
+		run_daemon(conns, argv + 5);
+	else
+		run_bare(conns);
+	s = (double)(clock_us() - start) / 1e6;
+	(void)printf("{\"bytes\": %llu, \"seconds\": %.6f, \"mib_s\": %.1f}\n",
+		     (unsigned long long)bytes, s, (double)bytes / 1048576 / s);
+	(void)fflush(stdout);
+	_exit(0); /* the connections need no farewell */
+}
