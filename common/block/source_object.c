@@ -14,6 +14,8 @@
 
 #include "common/mtx.h"
 
+enum { PUT_PERSIST_US = 300 * 1000000 }; /* an upload is not given up sooner */
+
 struct source_object {
 	struct source base;
 	struct source_object_conf conf;
@@ -283,6 +285,7 @@ static void put_start(struct transfer *t, unsigned char *mem, size_t len)
 {
 	t->obj.op = OBJECT_PUT;
 	t->obj.done = put_done;
+	t->obj.persist_us = PUT_PERSIST_US;
 	t->obj.buf = mem;
 	t->obj.cap = len;
 	object_start(t->so->conf.store, &t->obj);
