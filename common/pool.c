@@ -284,6 +284,8 @@ int pool_reserve(struct pool *p, enum pool_class klass, size_t bytes, struct poo
 	size_t others = klass == POOL_PREFETCH ? 2 * p->minimum : p->minimum;
 	size_t missing = 0;
 
+	if (w)
+		w->queued = false;
 	if (bytes > p->budget - others)
 		return -EMSGSIZE;
 	if (pool_try(p, klass, bytes, &missing))
