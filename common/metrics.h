@@ -17,7 +17,9 @@ void metrics_free(struct metrics *m);
 /* The series name{labels} is found or made. labels: "" or `source="ram",result="hit"`. help is kept by pointer. NULL: no memory.
  * Never freed before the registry. */
 struct metric *metrics_get(struct metrics *m, const char *name, const char *labels, enum metric_type type, const char *help);
-/* as metrics_get for a gauge or counter whose value is asked for when it is printed */
+/* appends name="value" to labels, escaped, behind a comma if something is there already: for values that come from outside */
+void metrics_label(struct str *labels, const char *name, const char *value);
+/* as metrics_get for a gauge or counter whose value is asked for when it is printed (no lock is held). 0, -ENOMEM, or -EEXIST */
 int metrics_callback(struct metrics *m, const char *name, const char *labels, enum metric_type type, const char *help,
 		     double (*fn)(void *arg), void *arg);
 
