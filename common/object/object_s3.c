@@ -126,7 +126,7 @@ static int keep_or_forget(struct s3_slot *slot)
 {
 	struct object_req *req = slot->req;
 
-	if (req->op != OBJECT_GET || (req->got && slot->etag[0] && slot->x.length >= 0))
+	if (req->op != OBJECT_GET || (req->got && slot->etag[0]))
 		return 0;
 	if (slot->shown && req->got) {
 		object_reason(req, "broken off, and its server names no ETag to go on with");

@@ -324,7 +324,9 @@ static int get_begin(struct s3_slot *slot)
 		return req->len ? -EPROTO : -EMSGSIZE;
 	}
 	if (req->got == 0) {
-		keep(slot->etag, sizeof(slot->etag), a->etag);
+		/* without a length nobody knows whether a rest is missing: then there is nothing to
+		 * go on with */
+		keep(slot->etag, sizeof(slot->etag), length >= 0 ? a->etag : "");
 		slot->has_crc = a->has_crc && req->off == 0 && req->len == 0;
 		slot->want_crc = a->crc;
 	}
