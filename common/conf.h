@@ -2,10 +2,12 @@
 /* Options as rows of a table -> members of a struct. One row gives the flag, its environment variable, its line in --help and in the
  * man page. Order of precedence: argv, environment, file, default.
  *
- * A program writes its rows once:
+ * A small table is written as an array of struct conf_option. A program's long one is written once, as rows of a file:
  *	// client/conf.def
- *	OPTION(buffer_size, "buffer-size", SIZE_MIB, "300M", "memory for reading and writing; MiB unless a unit is given")
- * and includes the file twice: to declare the struct (conf_struct.h style, see CONF_MEMBER) and to make the rows (CONF_ROW). */
+ *	OPTION(buffer_size, "buffer-size", 0, SIZE_MIB, "300M", NULL, "memory for reading and writing; MiB unless a unit is given")
+ * which is included twice: to declare the struct (with CONF_MEMBER), and to make the table (with CONF_ROW):
+ *	#define OPTION(member, name, letter, type, dflt, env, help) CONF_MEMBER(member, type)
+ *	#define OPTION(member, name, letter, type, dflt, env, help) CONF_ROW(struct mount_conf, member, name, letter, type, dflt, env, help) */
 #ifndef STOKE_COMMON_CONF_H
 #define STOKE_COMMON_CONF_H
 
@@ -34,6 +36,10 @@ enum conf_type {
 #define CONF_C_RATIO	double
 #define CONF_C_SECRET	char *
 
+#define CONF_MEMBER(member, type)	CONF_C_##type member;
+#define CONF_ROW(S, member, name, letter, type, dflt, env, help) \
+	{name, letter, CONF_##type, offsetof(S, member), dflt, env, help},
+
 struct conf_option {
 	const char *name;	/* "cache-size" */
 	char letter;		/* 'p', or 0 */
@@ -52,16 +58,17 @@ struct conf_table {
 	size_t min_args, max_args;	/* words that are not options */
 };
 
-/* Fills *target (of the table's struct; zeroed before) from defaults, environment and argv[1…argc). Options may stand anywhere; "--" ends
- * them. *args points at the first word that is not an option: argv is reordered, options first. 0; 1 when --help was asked for and
- * printed on stdout; -EINVAL with one line in err (names the option, what was wrong, and "see --help"). */
+/* Fills the options' members of *target, whatever was in them, from defaults, the file, the environment and argv[1…argc). Forms: --name value,
+ * --name=value, -p value, -p=value, --flag, --flag=false, for short -h and --help. Options may stand anywhere; "--" ends them. *args points at the
+ * first word that is not an option: argv is reordered, options first. A table with a CONF_STR option "config" has a file: the one that it names, of
+ * lines "name = value" and "#" comments; unknown names are errors there, too.
+ * 0; 1 when --help was asked for and printed on stdout; -EINVAL, or the -errno of the file, with one line in err (names the option, what was
+ * wrong, and "see --help"). conf_fini is due in every case. */
 int conf_parse(const struct conf_table *t, void *target, int argc, char **argv, char ***args, size_t *n_args, struct str *err);
-/* lines "name = value", "#" comments; unknown names are errors. Call before conf_parse. 0 or -errno with err set */
-int conf_load_file(const struct conf_table *t, void *target, const char *path, struct str *err);
 /* frees the strings in target */
 void conf_fini(const struct conf_table *t, void *target);
 void conf_help(const struct conf_table *t, struct str *out);
-/* the options as JSON members of target, secrets left out: for .config */
+/* appends `"name":value,…` without braces (sizes in bytes, durations in seconds), secrets left out: for .config */
 void conf_print_json(const struct conf_table *t, const void *target, struct str *out);
 
 #endif
