@@ -327,6 +327,8 @@ void req_done(struct block_req *req, int status)
 	assert(status || op != GET || req->data.len == req->len);
 	if (req->frame[req->depth].source)
 		count(req, status);
+	if (!req->depth)
+		req_unreserve(req); /* nobody will ask for more with it */
 	fn = req->frame[req->depth].fn;
 	arg = req->frame[req->depth].arg;
 	fn(req, status, arg);

@@ -178,7 +178,7 @@ enum fault_kind { FAULT_FAIL, FAULT_DELAY, FAULT_CORRUPT, FAULT_HANG };
 struct fault_rule { enum fault_kind kind; unsigned after, count; int status; uint64_t delay_us; };
 int source_fault_new(struct req_env *env, struct source *next, struct source **ret);
 void source_fault_add(struct source *s, const struct fault_rule *rule);	/* at most 16; the first that fits counts */
-/* forgets the rules and lets hung requests go on */
+/* requests that hang now end with their rule's status, or go on when it is 0 */
 void source_fault_release(struct source *s);
 /* get requests that arrived */
 unsigned source_fault_seen(struct source *s);

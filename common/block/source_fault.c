@@ -15,7 +15,13 @@ struct source_fault {
 	struct fault_rule rules[RULES];
 	size_t n_rules;
 	unsigned seen;
-	struct list_node hung; /* block_req.link */
+	struct list_node hung; /* struct hung */
+};
+
+struct hung {
+	struct list_node link;
+	struct block_req *req;
+	int status; /* at the release; 0: pass it on */
 };
 
 struct delayed {
@@ -79,9 +85,8 @@ static void delay(struct source_fault *ft, struct block_req *req, uint64_t us)
 	req_clock_add(ft->base.env->clock, &d->timer, clock_us() + us);
 }
 
-/* the first rule that names this request; a request to be held back is on the list when it returns
- */
-static bool rule_of(struct source_fault *ft, struct block_req *req, struct fault_rule *ret)
+/* the first rule that names this request */
+static bool rule_of(struct source_fault *ft, struct fault_rule *ret)
 {
 	bool found = false;
 	unsigned nth;
@@ -96,10 +101,22 @@ static bool rule_of(struct source_fault *ft, struct block_req *req, struct fault
 		*ret = *r;
 		found = true;
 	}
-	if (found && ret->kind == FAULT_HANG)
-		list_add_tail(&ft->hung, &req->link);
 	mtx_unlock(&ft->lock);
 	return found;
+}
+
+static void hang(struct source_fault *ft, struct block_req *req, int status)
+{
+	struct hung *h = malloc(sizeof(*h));
+
+	if (!h) {
+		req_done(req, -ENOMEM);
+		return;
+	}
+	*h = (struct hung){.req = req, .status = status};
+	mtx_lock(&ft->lock);
+	list_add_tail(&ft->hung, &h->link);
+	mtx_unlock(&ft->lock);
 }
 
 static void fault_get(struct source *s, struct block_req *req)
@@ -107,7 +124,7 @@ static void fault_get(struct source *s, struct block_req *req)
 	struct source_fault *ft = container_of(s, struct source_fault, base);
 	struct fault_rule r;
 
-	if (!rule_of(ft, req, &r)) {
+	if (!rule_of(ft, &r)) {
 		source_get(s->next, req, pass_up, NULL);
 		return;
 	}
@@ -122,7 +139,8 @@ static void fault_get(struct source *s, struct block_req *req)
 		source_get(s->next, req, corrupt, NULL);
 		break;
 	case FAULT_HANG:
-		break; /* source_fault_release */
+		hang(ft, req, r.status);
+		break;
 	}
 }
 
@@ -143,11 +161,19 @@ void source_fault_release(struct source *s)
 
 	list_init(&hung);
 	mtx_lock(&ft->lock);
-	ft->n_rules = 0;
 	list_splice_tail(&hung, &ft->hung);
 	mtx_unlock(&ft->lock);
-	while ((n = list_pop(&hung)))
-		source_get(s->next, container_of(n, struct block_req, link), pass_up, NULL);
+	while ((n = list_pop(&hung))) {
+		struct hung *h = container_of(n, struct hung, link);
+		struct block_req *req = h->req;
+		int status = h->status;
+
+		free(h);
+		if (status)
+			req_done(req, status);
+		else
+			source_get(s->next, req, pass_up, NULL);
+	}
 }
 
 unsigned source_fault_seen(struct source *s)

@@ -48,6 +48,8 @@ struct mem_store {
 	bool broken;	   /* objects do not decode */
 	size_t step;	   /* call progress every so many bytes */
 	unsigned gets, puts, whole_gets;
+	struct loop *watch; /* did the last request come on this loop's thread */
+	bool on_watched;
 	struct mem_object put[64];
 };
 
@@ -166,6 +168,7 @@ static inline void mem_start(struct object_store *s, struct object_req *req)
 		if (!req->len)
 			__atomic_fetch_add(&ms->whole_gets, 1, __ATOMIC_RELAXED);
 	}
+	ms->on_watched = ms->watch && loop_is_mine(ms->watch);
 	held = ms->hold;
 	if (held)
 		list_add_tail(&ms->held, &req->link);
@@ -246,6 +249,7 @@ static inline void world_init(struct world *w, unsigned flags, enum codec codec,
 				  .block_size = BLOCK,
 				  .want_sums = flags & WITH_SUMS};
 	w->store.base.ops = &mem_ops;
+	w->store.watch = w->loop;
 	w->store.codec = codec;
 	w->store.loop = flags & WITH_SYNC ? NULL : w->loop;
 	mtx_init(&w->store.lock);
@@ -297,14 +301,14 @@ static inline struct block_key key_of(uint64_t slice, uint32_t index)
 struct waiter {
 	struct mtx lock;
 	struct cond cond;
-	unsigned pending;
+	unsigned pending, ended;
 };
 
 static inline void waiter_init(struct waiter *wt)
 {
 	mtx_init(&wt->lock);
 	cond_init(&wt->cond);
-	wt->pending = 0;
+	wt->pending = wt->ended = 0;
 }
 
 static inline void waiter_fini(struct waiter *wt)
@@ -327,6 +331,7 @@ struct read {
 	struct waiter *wt;
 	struct block_req *req;
 	bool done;
+	unsigned order; /* the how manieth to end, from 1 */
 	int status;
 };
 
@@ -338,6 +343,7 @@ static inline void read_done(struct block_req *req, int status, void *arg)
 	rd->status = status;
 	mtx_lock(&rd->wt->lock);
 	rd->done = true;
+	rd->order = ++rd->wt->ended;
 	rd->wt->pending--;
 	cond_broadcast(&rd->wt->cond);
 	mtx_unlock(&rd->wt->lock);
