@@ -22,8 +22,10 @@ struct peers_conf {
 	struct metrics *metrics;
 };
 
+/* loops and the texts in id are kept by pointer */
 int peers_new(const struct peers_conf *conf, struct peers **ret);
-void peers_free(struct peers *p);	/* closes; calls in flight end with -ECANCELED */
+/* closes; calls in flight end with -ECANCELED. Nobody may use p any more; not on one of the loops. NULL is fine */
+void peers_free(struct peers *p);
 /* addr: host or absolute socket path; found or made. NULL: no memory or more than CLUSTER_MEMBERS_MAX */
 struct peer *peers_get(struct peers *p, const char *addr, uint16_t port);
 
@@ -84,7 +86,7 @@ bool peer_is_local(const struct peer *p);	/* a unix socket: descriptors can be a
 /* --- the source layer --- */
 enum source_peer_mode {
 	PEER_OWNER,	/* mount: owner, then successor */
-	PEER_HOLDER,	/* daemon: who should have it already, REQ_NO_FILL; never itself */
+	PEER_HOLDER,	/* daemon: who should have it already, asked with NO_FILL for at most 300 ms; never itself */
 };
 struct source_peer_conf {
 	enum source_peer_mode mode;
@@ -94,6 +96,11 @@ struct source_peer_conf {
 	const char *socket;		/* its unix socket; NULL: none */
 	struct workq *disk;		/* reads passed descriptors that are not warm; needed with socket */
 };
+/* Each try is a fork with memory of its own, and the request's reservation is given back for as long, so a request costs one block of memory (two for the
+ * moment in which the fork is made). Without memory for a fork the request is carried out with its own reservation, one peer after the other,
+ * without a hedge. The layer below gets the request with its memory reserved again. A passed descriptor that is in the cache serves a warm
+ * read at once, without a fork and without the daemon.
+ * DROP goes to everybody who may have a copy: 0 when one of them did it, or when there is nobody.
+ * Freed before peers, view and disk are. self and socket are kept by pointer. */
 int source_peer_new(struct req_env *env, struct source *next, const struct source_peer_conf *conf, struct source **ret);
-/* the copy on every member that may hold it is dropped: done when all that answered did; for warmup --evict */
 #endif

@@ -1,0 +1,663 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layer that asks other daemons. Threads: any; what happens to one request is serialised by its
+ *race (source.h), or by there being only one try.
+ *
+ * A request that comes here becomes an "ask": one or two targets, tried one after the other.
+ *
+ *	ask_next	a try of the next target in a fork (own memory; the request's own reservation
+ *is given back), so that it can be raced. Without memory for a fork the request itself is carried
+ *out with its own reservation (ask_carry): one target at a time, and instead of a hedge the try is
+ *given up when it is quiet for the hedge's time. ask_tick	the hedge: the next target is tried
+ *beside the first; when there is none and a second has passed, the layer below. Nobody hedges after
+ *FILLING: then only the peer's health is watched. ask_lost	a try failed: the next target, or
+ *wait for the other, or ask_pass: the layer below
+ *
+ * So the first try never needs more memory than the request brought, but for the moment in which a
+ *fork is made. Final verdicts of the object store that a peer reports complete the request. */
+#include "common/block/source_peer.h"
+
+#include "common/block/source_race.h"
+#include "common/clock.h"
+
+enum {
+	FDS = 256, /* descriptors kept at most; 1 GiB of blocks that cannot be evicted */
+	TARGETS = 2,
+	HEDGE_MIN_US = 50000,
+	HEDGE_MAX_US = 250000,
+	WATCH_US = 1000000,   /* between looks at the health of a peer that fetches */
+	BUSY_US = 20000,      /* bytes came from it that recently: it works, only not on ours yet */
+	BUSY_TIMES = 8,	      /* and the hedge is put off that often */
+	CARRIED_US = 1000000, /* a try that stands in the way of the next */
+	QUIET_US = 5000000,   /* a try without any answer; bounds how long the loser of a race holds
+				 memory */
+	FILLING_US = 120000000, /* the same after FILLING: the store's retries take their time */
+	FILL_US = 600000000,	/* warm-up's */
+	PROBE_US = 2000000,
+	HOLDER_US = 300000,
+	DROP_US = 5000000,
+};
+
+struct source_peer {
+	struct source base;
+	struct source_peer_conf conf;
+	struct source_env_peer env;
+	struct metric *hedges;
+};
+
+/* a request while peers are asked for it */
+struct ask {
+	struct source_peer *sp;
+	unsigned refs; /* atomic: the request's, one a try */
+	struct peer *target[TARGETS];
+	unsigned n, next; /* the one that is tried next */
+	unsigned put_off;
+	bool filling; /* atomic: the newest target said so */
+	bool below;   /* the layer below was asked, too */
+	struct buf *spare;
+};
+
+struct ask_try {
+	struct peer_try t;
+	struct ask *ask;
+	unsigned nr; /* which target */
+};
+
+static struct source_peer *peer_layer(struct source *s)
+{
+	return container_of(s, struct source_peer, base);
+}
+
+static bool is_get(const struct block_req *req)
+{
+	return !(req->flags & (REQ_FILL | REQ_PROBE));
+}
+
+static bool is_final(int status)
+{
+	return status == -ENODATA || status == -EACCES || status == -EIO || status == -ENOENT;
+}
+
+static void ask_unref(struct ask *a)
+{
+	if (__atomic_sub_fetch(&a->refs, 1, __ATOMIC_ACQ_REL) > 0)
+		return;
+	if (a->spare)
+		buf_unref(a->spare);
+	free(a);
+}
+
+/* the frame under which the request is asked for: it ended, with whatever the race or ask_* gave it
+ */
+static void ask_over(struct block_req *req, int status, void *arg)
+{
+	ask_unref(arg);
+	req_done(req, status);
+}
+
+/* --- to the layer below --- */
+
+static void pass_up(struct block_req *req, int status, void *arg)
+{
+	(void)arg;
+	req_done(req, status);
+}
+
+static void pass_reserved(struct block_req *req, int status, void *arg)
+{
+	if (status < 0)
+		req_done(req, status);
+	else
+		source_get(arg, req, pass_up, NULL);
+}
+
+static void ask_pass(struct ask *a, struct block_req *req)
+{
+	struct source *next = a->sp->base.next;
+
+	race_end(req);
+	assert(req->frame[req->depth - 1].fn == ask_over);
+	req->depth--; /* the layer's own frame shall be the one that is marked as passed on */
+	ask_unref(a);
+	req_reserve(req, pass_reserved, next);
+}
+
+/* --- tries --- */
+
+static bool ask_next(struct ask *a, struct block_req *parent, unsigned running);
+static void ask_failed(struct ask *a, struct block_req *parent, int status, unsigned running);
+
+static uint64_t hedge_us(const struct peer_health *h)
+{
+	uint64_t us = MAX((uint64_t)HEDGE_MIN_US, 3 * h->p99_us);
+
+	return MIN(us, (uint64_t)HEDGE_MAX_US);
+}
+
+static uint64_t try_quiet(const struct ask *a, const struct block_req *req, bool carried)
+{
+	if (a->sp->conf.mode == PEER_HOLDER)
+		return HOLDER_US;
+	if (req->flags & REQ_FILL)
+		return FILL_US;
+	if (req->flags & REQ_PROBE)
+		return PROBE_US;
+	return carried && a->next < a->n ? CARRIED_US : QUIET_US;
+}
+
+static void try_filling(struct peer_try *t)
+{
+	struct ask_try *at = container_of(t, struct ask_try, t);
+
+	__atomic_store_n(&at->ask->filling, true, __ATOMIC_RELAXED);
+	t->call.quiet_us = MAX(t->call.quiet_us, (uint64_t)FILLING_US);
+}
+
+static struct ask_try *try_new(struct ask *a, struct block_req *req, peer_try_fn *done)
+{
+	struct ask_try *at = calloc(1, sizeof(*at));
+
+	if (!at)
+		return NULL;
+	at->ask = a;
+	at->t.env = &a->sp->env;
+	at->t.req = req;
+	at->t.no_fill = a->sp->conf.mode == PEER_HOLDER;
+	at->t.filling = try_filling;
+	at->t.done = done;
+	return at;
+}
+
+static void try_go(struct ask_try *at, bool carried)
+{
+	struct ask *a = at->ask;
+
+	at->t.peer = a->target[a->next++];
+	at->t.quiet_us = try_quiet(a, at->t.req, carried);
+	__atomic_store_n(&a->filling, false, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&a->refs, 1, __ATOMIC_RELAXED);
+}
+
+static void try_free(struct ask_try *at)
+{
+	peer_try_fini(&at->t);
+	free(at);
+}
+
+/* --- the request itself is carried out, without a fork --- */
+
+static void carried_done(struct peer_try *t, int status)
+{
+	struct ask_try *at = container_of(t, struct ask_try, t);
+	struct block_req *req = t->req;
+	struct ask *a = at->ask;
+
+	if (status < 0)
+		a->spare = TAKE_PTR(t->buf); /* for the next try */
+	if (status == -ETIMEDOUT)
+		peer_note(t->peer, -ETIMEDOUT);
+	try_free(at);
+	if (status == 0) {
+		req_unreserve(req);
+		req_done(req, 0);
+	} else {
+		ask_failed(a, req, status, 0);
+	}
+	ask_unref(a);
+}
+
+static void ask_carry_go(struct block_req *req, int status, void *arg)
+{
+	struct ask *a = arg;
+	struct ask_try *at = status < 0 ? NULL : try_new(a, req, carried_done);
+
+	if (status < 0) {
+		req_done(req, status);
+	} else if (!at) {
+		ask_pass(a, req);
+	} else {
+		at->t.buf = TAKE_PTR(a->spare);
+		try_go(at, true);
+		peer_try_start(&at->t);
+	}
+}
+
+static void ask_carry(struct ask *a, struct block_req *req)
+{
+	race_end(req);
+	/* who has the answer's buffer already needs no more, and must not wait while it holds it */
+	if (a->spare)
+		ask_carry_go(req, 0, a);
+	else
+		req_reserve(req, ask_carry_go, a);
+}
+
+/* --- races --- */
+
+static void ask_lost(struct block_req *parent, int status, unsigned running, void *arg)
+{
+	ask_failed(arg, parent, status, running);
+}
+
+static void below_lost(struct block_req *parent, int status, unsigned running, void *arg)
+{
+	(void)arg;
+	if (running == 0 || is_final(status))
+		req_done(parent, status);
+}
+
+static void ask_tick(struct block_req *parent, void *arg);
+
+/* both targets are silent: the layer below joins the race, later when there is no memory now */
+static void ask_below(struct ask *a, struct block_req *parent)
+{
+	struct block_req *child;
+
+	if (a->below || !is_get(parent))
+		return;
+	child = req_fork(parent, parent->flags, 0, below_lost, a);
+	if (!child) {
+		(void)req_race_timer(parent, WATCH_US, ask_tick, a);
+		return;
+	}
+	a->below = true;
+	req_fork_start(child, a->sp->base.next);
+}
+
+/* before the newest try starts */
+static void ask_set_tick(struct ask *a, struct block_req *parent)
+{
+	struct peer_health h;
+	uint64_t us = WATCH_US;
+
+	if (a->sp->conf.mode == PEER_HOLDER || (parent->flags & REQ_PROBE))
+		return;
+	if (is_get(parent) && a->next < a->n) {
+		peer_health(a->target[a->next - 1], &h);
+		us = hedge_us(&h);
+	}
+	/* without a timer there is no hedge: the try's own end is the bound */
+	(void)req_race_timer(parent, us, ask_tick, a);
+}
+
+static void ask_tick(struct block_req *parent, void *arg)
+{
+	struct ask *a = arg;
+	struct peer *p = a->target[a->next - 1];
+	bool watched = !is_get(parent) || __atomic_load_n(&a->filling, __ATOMIC_RELAXED);
+	struct peer_health h;
+	bool busy;
+
+	peer_health(p, &h);
+	busy = h.idle_us < BUSY_US && !h.down && !h.slow;
+	if (watched && !h.down && !h.slow) {
+		if (h.idle_us > WATCH_US)
+			peer_probe(p);
+		(void)req_race_timer(parent, WATCH_US, ask_tick, a);
+		return;
+	}
+	if (!watched && busy && a->put_off < BUSY_TIMES) {
+		a->put_off++;
+		(void)req_race_timer(parent, hedge_us(&h), ask_tick, a);
+		return;
+	}
+	if (!watched && !busy)
+		peer_note(p, -ETIMEDOUT);
+	metric_add(a->sp->hedges, 1);
+	if (!ask_next(a, parent, 1))
+		ask_below(a, parent);
+}
+
+static void forked_done(struct peer_try *t, int status)
+{
+	struct ask_try *at = container_of(t, struct ask_try, t);
+	struct block_req *child = t->req;
+	struct ask *a = at->ask;
+
+	if (status == -ETIMEDOUT && a->sp->conf.mode == PEER_HOLDER)
+		peer_note(t->peer, -ETIMEDOUT);
+	try_free(at);
+	req_done(child, status);
+	ask_unref(a);
+}
+
+static uint64_t fork_us(const struct ask *a, const struct block_req *parent)
+{
+	if (a->sp->conf.mode == PEER_HOLDER)
+		return HOLDER_US;
+	return parent->flags & REQ_FILL	   ? FILL_US
+	       : parent->flags & REQ_PROBE ? PROBE_US
+					   : FILLING_US;
+}
+
+/* false: nothing was started, and the request is as it was. true: it may be gone */
+static bool ask_next(struct ask *a, struct block_req *parent, unsigned running)
+{
+	struct block_req *child;
+	struct ask_try *at;
+
+	if (a->next == a->n)
+		return false;
+	at = try_new(a, NULL, forked_done);
+	child = at ? req_fork(parent, parent->flags, fork_us(a, parent), ask_lost, a) : NULL;
+	if (!child) {
+		free(at);
+		if (running > 0)
+			return false;
+		ask_carry(a, parent);
+		return true;
+	}
+	at->t.req = child;
+	/* two reservations only for a moment */
+	req_unreserve(parent);
+	if (a->spare)
+		buf_unref(TAKE_PTR(a->spare));
+	try_go(at, false);
+	ask_set_tick(a, parent);
+	req_fork_begin(child);
+	peer_try_start(&at->t);
+	return true;
+}
+
+static void ask_failed(struct ask *a, struct block_req *parent, int status, unsigned running)
+{
+	if (is_final(status)) {
+		req_done(parent, status);
+		return;
+	}
+	if (status == -ETIMEDOUT && clock_left(parent->deadline_us) == 0) {
+		if (running == 0)
+			req_done(parent, status);
+		return;
+	}
+	parent->reason[0] = '\0'; /* of one peer; the next may do better */
+	if (ask_next(a, parent, running) || running > 0)
+		return;
+	if (a->spare)
+		buf_unref(TAKE_PTR(a->spare));
+	ask_pass(a, parent);
+}
+
+/* --- who is asked --- */
+
+/* the member as this process reaches it; NULL: not at all */
+static struct peer *member_peer(const struct source_peer *sp, const struct member *m)
+{
+	const struct source_peer_conf *conf = &sp->conf;
+
+	if (conf->self && strcmp(m->id, conf->self) == 0) {
+		if (conf->mode == PEER_HOLDER)
+			return NULL;
+		if (conf->socket)
+			return peers_get(conf->peers, conf->socket, 0);
+	}
+	return peers_get(conf->peers, m->addr, m->port);
+}
+
+static bool healthy(struct peer *p)
+{
+	struct peer_health h;
+
+	peer_health(p, &h);
+	if (!h.down && !h.slow)
+		return true;
+	peer_probe(p);
+	return false;
+}
+
+/* owner, then successor; who is down or slow goes last, unless it must be the owner (FILL, PROBE)
+ */
+static unsigned pick_owners(struct source_peer *sp, const struct cluster *c,
+			    const struct block_req *req, struct peer **ret)
+{
+	uint32_t m[TARGETS];
+	size_t found = cluster_find(c, &req->key, m, TARGETS);
+	unsigned n = 0;
+
+	for (size_t i = 0; i < found; i++) {
+		struct peer *p = member_peer(sp, &c->members[m[i]]);
+
+		if (p)
+			ret[n++] = p;
+	}
+	if (n == 2 && is_get(req) && !healthy(ret[0]) && healthy(ret[1])) {
+		struct peer *last = ret[0];
+
+		ret[0] = ret[1];
+		ret[1] = last;
+	}
+	return n;
+}
+
+/* the holder ring's owner, or when that is me (or when I am only a successor, it is he anyway) the
+ * ring's owner */
+static unsigned pick_holder(struct source_peer *sp, const struct cluster *c,
+			    const struct block_req *req, struct peer **ret)
+{
+	uint32_t m;
+	struct peer *p = NULL;
+
+	if (cluster_find_holders(c, &req->key, &m, 1) == 1)
+		p = member_peer(sp, &c->members[m]);
+	if (!p && cluster_find(c, &req->key, &m, 1) == 1)
+		p = member_peer(sp, &c->members[m]);
+	if (!p || !healthy(p))
+		return 0;
+	ret[0] = p;
+	return 1;
+}
+
+static unsigned pick(struct source_peer *sp, const struct block_req *req, struct peer **ret)
+{
+	struct cluster *c = cluster_view_get(sp->conf.view);
+	unsigned n = 0;
+
+	if (c && sp->conf.mode == PEER_OWNER)
+		n = pick_owners(sp, c, req, ret);
+	else if (c)
+		n = pick_holder(sp, c, req, ret);
+	cluster_unref(c);
+	return n;
+}
+
+static bool is_asked(const struct source_peer *sp, const struct block_req *req)
+{
+	/* a request that must not lead never becomes another request (rule 7) */
+	if (req->flags & REQ_NO_FILL)
+		return false;
+	return is_get(req) || sp->conf.mode == PEER_OWNER;
+}
+
+static void peer_get(struct source *s, struct block_req *req)
+{
+	struct source_peer *sp = peer_layer(s);
+	struct peer *target[TARGETS];
+	struct buf *spare = NULL;
+	unsigned n = is_asked(sp, req) ? pick(sp, req, target) : 0;
+	struct ask *a = NULL;
+
+	if (n > 0 && is_get(req) && peer_is_local(target[0]) &&
+	    peer_try_warm(&sp->env, req, &spare)) {
+		req_unreserve(req);
+		req_done(req, 0);
+		return;
+	}
+	if (n > 0)
+		a = calloc(1, sizeof(*a));
+	if (!a) {
+		if (spare) {
+			buf_unref(spare);
+			req_reserve(req, pass_reserved, s->next);
+		} else {
+			source_get(s->next, req, pass_up, NULL);
+		}
+		return;
+	}
+	a->sp = sp;
+	a->refs = 1;
+	a->n = n;
+	a->spare = spare;
+	memcpy(a->target, target, n * sizeof(*target));
+	req_push(req, ask_over, a);
+	ask_next(a, req, 0);
+}
+
+/* --- drop --- */
+
+struct dropping {
+	struct block_req *req;
+	unsigned left, dropped; /* atomic */
+	int status;		/* atomic: of one that could not */
+};
+
+struct drop_call {
+	struct peer_call call;
+	struct dropping *d;
+};
+
+static void dropping_less(struct dropping *d)
+{
+	struct block_req *req = d->req;
+	int status;
+
+	if (__atomic_sub_fetch(&d->left, 1, __ATOMIC_ACQ_REL) > 0)
+		return;
+	status = d->dropped ? 0 : d->status;
+	free(d);
+	req_done(req, status);
+}
+
+static void drop_answered(struct peer_call *c, int status)
+{
+	struct dropping *d = container_of(c, struct drop_call, call)->d;
+
+	if (status == 0 || status == -ENOENT)
+		__atomic_fetch_add(&d->dropped, 1, __ATOMIC_RELAXED);
+	else
+		__atomic_store_n(&d->status, status, __ATOMIC_RELAXED);
+	free(container_of(c, struct drop_call, call));
+	dropping_less(d);
+}
+
+static void drop_ask(struct dropping *d, struct peer *p)
+{
+	struct drop_call *dc = calloc(1, sizeof(*dc));
+	struct msg_key m;
+
+	if (!dc) {
+		__atomic_store_n(&d->status, -ENOMEM, __ATOMIC_RELAXED);
+		return;
+	}
+	block_key_to_msg(&d->req->key, &m);
+	msg_key_encode(&m, dc->call.head);
+	dc->d = d;
+	dc->call.head_len = MSG_KEY;
+	dc->call.op = OP_DROP;
+	dc->call.quiet_us = DROP_US;
+	dc->call.done = drop_answered;
+	__atomic_fetch_add(&d->left, 1, __ATOMIC_RELAXED);
+	peer_start(p, &dc->call, false);
+}
+
+/* who may have a copy: owner and successor of both rings, and the daemon of this node */
+static unsigned pick_copies(struct source_peer *sp, const struct block_req *req, struct peer **ret)
+{
+	struct cluster *c = cluster_view_get(sp->conf.view);
+	uint32_t m[2 * TARGETS + 1];
+	size_t found;
+	unsigned n = 0;
+	int self;
+
+	if (!c)
+		return 0;
+	found = cluster_find(c, &req->key, m, TARGETS);
+	found += cluster_find_holders(c, &req->key, m + found, TARGETS);
+	self = sp->conf.self ? cluster_index(c, sp->conf.self) : -1;
+	if (self >= 0)
+		m[found++] = (uint32_t)self;
+	for (size_t i = 0; i < found; i++) {
+		struct peer *p = member_peer(sp, &c->members[m[i]]);
+		bool again = !p;
+
+		for (unsigned k = 0; k < n; k++)
+			again = again || ret[k] == p;
+		if (!again)
+			ret[n++] = p;
+	}
+	cluster_unref(c);
+	return n;
+}
+
+static void peer_drop(struct source *s, struct block_req *req)
+{
+	struct source_peer *sp = peer_layer(s);
+	struct peer *p[2 * TARGETS + 1];
+	struct dropping *d;
+	unsigned n;
+
+	if (sp->env.fds)
+		fd_cache_drop(sp->env.fds, &req->key);
+	n = pick_copies(sp, req, p);
+	d = n > 0 ? calloc(1, sizeof(*d)) : NULL;
+	if (!d) {
+		req_done(req, n > 0 ? -ENOMEM : 0);
+		return;
+	}
+	d->req = req;
+	d->left = 1;
+	for (unsigned i = 0; i < n; i++)
+		drop_ask(d, p[i]);
+	dropping_less(d);
+}
+
+/* --- the layer --- */
+
+static void peer_free(struct source *s)
+{
+	struct source_peer *sp = peer_layer(s);
+
+	fd_cache_free(sp->env.fds);
+	source_fini(s);
+	free(sp);
+}
+
+/* A daemon is told DROP for itself alone, so the holder's layer has none. */
+static const struct source_ops owner_ops = {
+	.name = "peer", .get = peer_get, .drop = peer_drop, .free = peer_free};
+static const struct source_ops holder_ops = {.name = "peer", .get = peer_get, .free = peer_free};
+
+static int peer_metrics(struct source_peer *sp, struct metrics *m)
+{
+	if (!m)
+		return 0;
+	sp->hedges = metrics_get(m, "stoke_hedges_total", "", METRIC_COUNTER,
+				 "second ways started because a peer was late");
+	sp->env.damaged = metrics_get(m, "stoke_damaged_answers_total", "", METRIC_COUNTER,
+				      "blocks from other daemons or their files that failed their "
+				      "checksums, and were not used");
+	return sp->hedges && sp->env.damaged ? 0 : -ENOMEM;
+}
+
+int source_peer_new(struct req_env *env, struct source *next, const struct source_peer_conf *conf,
+		    struct source **ret)
+{
+	struct source_peer *sp = calloc(1, sizeof(*sp));
+	int r;
+
+	if (!sp)
+		return -ENOMEM;
+	sp->conf = *conf;
+	sp->env.disk = conf->disk;
+	r = peer_metrics(sp, env->metrics);
+	if (r == 0 && conf->disk && conf->mode == PEER_OWNER)
+		r = fd_cache_new(FDS, &sp->env.fds);
+	if (r == 0)
+		r = source_init(&sp->base, conf->mode == PEER_OWNER ? &owner_ops : &holder_ops, env,
+				next);
+	if (r < 0) {
+		fd_cache_free(sp->env.fds);
+		free(sp);
+		return r;
+	}
+	*ret = &sp->base;
+	return 0;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to source_peer*.c: one try of one peer, and descriptors that the daemon of this node
+ * passed. */
+#ifndef STOKE_COMMON_BLOCK_SOURCE_PEER_H
+#define STOKE_COMMON_BLOCK_SOURCE_PEER_H
+
+#include "common/block/peer.h"
+
+/* --- source_peer_fd.c: descriptors of whole block files, newest kept. Any thread --- */
+struct fd_cache;
+struct fd_entry; /* counted */
+
+int fd_cache_new(unsigned max, struct fd_cache **ret);
+void fd_cache_free(struct fd_cache *c); /* NULL is fine */
+/* a reference, or NULL */
+struct fd_entry *fd_cache_find(struct fd_cache *c, const struct block_key *k);
+/* takes fd over, which peer passed for k; a reference. NULL: no memory (fd is closed, and peer
+ * told) */
+struct fd_entry *fd_cache_add(struct fd_cache *c, const struct block_key *k, int fd,
+			      struct peer *peer);
+void fd_cache_drop(struct fd_cache *c, const struct block_key *k);
+int fd_entry_fd(const struct fd_entry *e);
+/* the last one closes, and tells the daemon CLOSED */
+void fd_entry_unref(struct fd_entry *e);
+
+/* --- source_peer_try.c --- */
+struct peer_try;
+/* Where a try ends: on any thread, exactly once; the try may be freed in it. status as for the
+ * whole layer, where only final verdicts of the object store are -ENODATA, -EACCES, -EIO (with
+ * req->reason), and -ENOENT only that a probed block is not there. */
+typedef void peer_try_fn(struct peer_try *t, int status);
+
+struct peer_try {
+	struct source_env_peer *env;
+	struct block_req *req; /* whose reservation pays and whose data is filled in */
+	struct peer *peer;
+	bool no_fill; /* asked of a holder */
+	uint64_t quiet_us;
+	struct buf *buf; /* room for the answer: taken from req->reserved when NULL; kept by the
+			    try's owner */
+	peer_try_fn *done;
+	void (*filling)(struct peer_try *t);
+	/* private */
+	struct peer_call call;
+	struct workq_job job;
+	struct fd_entry *fd;
+};
+
+/* what tries share */
+struct source_env_peer {
+	struct workq *disk;
+	struct fd_cache *fds; /* NULL: descriptors are not asked for */
+	struct metric *damaged;
+};
+
+void peer_try_start(struct peer_try *t);
+void peer_try_fini(struct peer_try *t);
+/* A block whose descriptor is here and whose pages are in memory: fills in req->data, out of
+ * req->reserved. false: go the long way; *ret_spare is set when the buffer was taken already. */
+bool peer_try_warm(struct source_env_peer *env, struct block_req *req, struct buf **ret_spare);
+
+#endif
