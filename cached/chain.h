@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's layers, from the top: [store] [flight] [peer: holder] [object]. */
+/* The daemon's layers, from the top: [store] [flight] [keep] [peer: holder] [object]; store and
+ * keep are one (store.h). */
 #ifndef STOKE_CACHED_CHAIN_H
 #define STOKE_CACHED_CHAIN_H
 
@@ -12,8 +13,8 @@ struct chain_conf {
 	struct store_conf store;
 };
 
-/* *ret is the top, freed by source_free; *ret_store the same layer as a store. Takes conf's disks
- * over on success */
+/* *ret is the top, freed by source_free; *ret_store its store, which lives as long. Takes conf's
+ * disks over on success */
 int chain_new(struct req_env *env, const struct chain_conf *conf, struct source **ret,
 	      struct store **ret_store);
 

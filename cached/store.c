@@ -46,27 +46,44 @@ static struct disk_job job_take(struct workq_job *job)
 /* --- get ----------------------------------------------------------------------------------------
  */
 
-static void store_filled(struct block_req *req, int status, void *arg)
+static bool is_top(const struct store *s, const struct block_req *req)
+{
+	return req->frame[req->depth - 1].source == &s->top;
+}
+
+static void kept(struct block_req *req, int status, void *arg)
 {
 	struct store *s = arg;
 
 	if (status == 0)
-		source_admit(&s->base, req);
+		source_admit(&s->keep, req);
 	req_done(req, status);
 }
 
+static void passed(struct block_req *req, int status, void *arg)
+{
+	(void)arg;
+	req_done(req, status);
+}
+
+/* reads are counted by the upper layer alone */
 static void miss(struct store *s, struct block_req *req)
 {
+	if (!is_top(s, req)) {
+		source_get(s->keep.next, req, kept, s);
+		return;
+	}
 	metric_add(s->conf.counters->misses, 1);
 	if (req->flags & REQ_NO_FILL)
 		req_done(req, -ENOENT);
 	else
-		source_get(s->base.next, req, store_filled, s);
+		source_get(s->top.next, req, passed, s);
 }
 
 static void hit(struct store *s, struct block_req *req, struct blob data)
 {
-	metric_add(s->conf.counters->hits, 1);
+	if (is_top(s, req))
+		metric_add(s->conf.counters->hits, 1);
 	req->data = data;
 	req->via = VIA_STORE;
 	req_done(req, 0);
@@ -133,20 +150,13 @@ static struct blob_file *find_open(struct store *s, const struct block_key *k)
 	return NULL;
 }
 
-static void fill(struct store *s, struct block_req *req);
-
-static void store_get(struct source *base, struct block_req *req)
+static void look(struct store *s, struct block_req *req)
 {
-	struct store *s = store_of(base);
 	struct blob_file *file;
 	struct blob data;
 	unsigned disk;
 
-	if (req->flags & REQ_PROBE) {
-		req_done(req, index_peek(s->ix, &req->key) ? 0 : -ENOENT);
-	} else if (req->flags & REQ_FILL) {
-		fill(s, req);
-	} else if (store_pending(s, &req->key, req->off, req->len, &data)) {
+	if (store_pending(s, &req->key, req->off, req->len, &data)) {
 		hit(s, req, data);
 	} else if (!index_find(s->ix, &req->key, &disk)) {
 		miss(s, req);
@@ -160,13 +170,32 @@ static void store_get(struct source *base, struct block_req *req)
 	}
 }
 
+static void fill(struct store *s, struct block_req *req);
+
+static void top_get(struct source *base, struct block_req *req)
+{
+	struct store *s = store_of_top(base);
+
+	if (req->flags & REQ_PROBE)
+		req_done(req, index_peek(s->ix, &req->key) ? 0 : -ENOENT);
+	else if (req->flags & REQ_FILL)
+		fill(s, req);
+	else
+		look(s, req);
+}
+
+static void keep_get(struct source *base, struct block_req *req)
+{
+	look(store_of_keep(base), req);
+}
+
 /* --- fill, put, admit ---------------------------------------------------------------------------
  */
 
 static void filled(struct block_req *whole, int status, void *arg)
 {
 	struct block_req *req = arg;
-	struct store *s = store_of(req->frame[req->depth - 1].source);
+	struct store *s = store_of_top(req->frame[req->depth - 1].source);
 
 	if (status == 0) {
 		store_keep(s, whole, req, s->conf.counters->fills);
@@ -187,25 +216,32 @@ static void fill(struct store *s, struct block_req *req)
 		req_done(req, 0);
 		return;
 	}
-	whole = req_new(s->base.env, &req->key, 0, req->key.size, 0, req->klass);
+	whole = req_new(s->env, &req->key, 0, req->key.size, 0, req->klass);
 	if (!whole) {
 		req_done(req, -ENOMEM);
 		return;
 	}
 	whole->inner = true;
-	source_get(s->base.next, whole, filled, req);
+	source_get(s->top.next, whole, filled, req);
 }
 
-static void store_admit(struct source *base, struct block_req *req)
+static void top_admit(struct source *base, struct block_req *req)
 {
-	struct store *s = store_of(base);
+	struct store *s = store_of_top(base);
 
 	store_keep(s, req, NULL, s->conf.counters->fills);
 }
 
-static void store_put(struct source *base, struct block_req *req)
+static void keep_admit(struct source *base, struct block_req *req)
 {
-	struct store *s = store_of(base);
+	struct store *s = store_of_keep(base);
+
+	store_keep(s, req, NULL, s->conf.counters->fills);
+}
+
+static void top_put(struct source *base, struct block_req *req)
+{
+	struct store *s = store_of_top(base);
 
 	assert(req->data.len == req->key.size && blob_mem(&req->data));
 	store_keep(s, req, req, s->conf.counters->puts);
@@ -228,9 +264,9 @@ static void drop_job(struct workq_job *job)
 	req_done(j.req, r == -ENOENT || r == -EBUSY ? 0 : r);
 }
 
-static void store_drop(struct source *base, struct block_req *req)
+static void top_drop(struct source *base, struct block_req *req)
 {
-	struct store *s = store_of(base);
+	struct store *s = store_of_top(base);
 	unsigned disk = 0;
 
 	if (store_pending_wait(s, req, true))
@@ -242,35 +278,84 @@ static void store_drop(struct source *base, struct block_req *req)
 		req_done(req, -ENOMEM);
 }
 
-static void store_free(struct source *base)
-{
-	struct store *s = store_of(base);
+/* --- start, move, end---------------------------------------------------------------------------
+ */
 
+static void store_free(struct store *s)
+{
 	workq_free(s->janitor);
-	for (unsigned i = 0; i < s->conf.n_disks; i++)
+	for (unsigned i = 0; s->conf.disks && i < s->conf.n_disks; i++)
 		disk_close(s->conf.disks[i]); /* ends what is queued */
 	assert(!s->pending.count);
-	hashmap_fini(&s->pending);
+	if (s->pending.slot)
+		hashmap_fini(&s->pending);
 	files_free(s->files);
 	index_free(s->ix);
 	ring_free(s->placement);
 	mtx_fini(&s->lock);
 	free(s->conf.disks);
-	source_fini(&s->base);
 	free(s);
 }
 
-static const struct source_ops store_ops = {
+void store_unref(struct store *s)
+{
+	if (s && atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) == 1)
+		store_free(s);
+}
+
+static void top_free(struct source *base)
+{
+	struct store *s = store_of_top(base);
+
+	source_fini(base);
+	store_unref(s);
+}
+
+static void keep_free(struct source *base)
+{
+	struct store *s = store_of_keep(base);
+
+	source_fini(base);
+	store_unref(s);
+}
+
+static const struct source_ops top_ops = {
 	.name = "store",
-	.get = store_get,
-	.put = store_put,
-	.admit = store_admit,
-	.drop = store_drop,
-	.free = store_free,
+	.get = top_get,
+	.put = top_put,
+	.admit = top_admit,
+	.drop = top_drop,
+	.free = top_free,
 };
 
-/* --- start, move --------------------------------------------------------------------------------
- */
+static const struct source_ops keep_ops = {
+	.name = "keep",
+	.get = keep_get,
+	.admit = keep_admit,
+	.free = keep_free,
+};
+
+static int add_layer(struct store *s, struct source *layer, const struct source_ops *ops,
+		     struct source *next, struct source **ret)
+{
+	int r = source_init(layer, ops, s->env, next);
+
+	if (r < 0)
+		return r;
+	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+	*ret = layer;
+	return 0;
+}
+
+int store_keep_new(struct store *s, struct source *next, struct source **ret)
+{
+	return add_layer(s, &s->keep, &keep_ops, next, ret);
+}
+
+int store_top_new(struct store *s, struct source *next, struct source **ret)
+{
+	return add_layer(s, &s->top, &top_ops, next, ret);
+}
 
 static int recover_all(struct store *s, const struct hash128 *volume, struct recover_stat *ret)
 {
@@ -309,27 +394,12 @@ static int place_disks(struct store *s)
 	return ring_new(nodes, s->conf.n_disks, &s->placement);
 }
 
-int store_new(struct req_env *env, struct source *next, const struct store_conf *conf,
-	      struct store **ret, struct source **ret_source)
+static int start(struct store *s)
 {
-	struct store *s = calloc(1, sizeof(*s));
+	const struct store_conf *conf = &s->conf;
 	struct recover_stat found;
-	int r;
+	int r = hashmap_init(&s->pending, 64);
 
-	assert(conf->n_disks > 0 && conf->n_disks <= INDEX_DISKS_MAX);
-	if (!s)
-		return -ENOMEM;
-	mtx_init(&s->lock);
-	s->conf = *conf;
-	s->volume = conf->volume;
-	s->started_us = clock_us();
-	s->conf.disks = calloc(conf->n_disks, sizeof(struct disk *));
-	if (!s->conf.disks) {
-		free(s);
-		return -ENOMEM;
-	}
-	memcpy(s->conf.disks, conf->disks, conf->n_disks * sizeof(struct disk *));
-	r = hashmap_init(&s->pending, 64);
 	if (r == 0)
 		r = files_new(MAX(conf->max_open, 16u), &s->files);
 	if (r == 0)
@@ -338,23 +408,33 @@ int store_new(struct req_env *env, struct source *next, const struct store_conf 
 		r = index_new(&conf->volume, conf->n_disks, conf->policy, &s->ix);
 	if (r == 0)
 		r = place_disks(s);
-	if (r == 0)
-		r = recover_all(s, &conf->volume, &found);
-	if (r == 0)
-		r = source_init(&s->base, &store_ops, env, next);
+	return r < 0 ? r : recover_all(s, &conf->volume, &found);
+}
+
+int store_new(struct req_env *env, const struct store_conf *conf, struct store **ret)
+{
+	struct store *s = calloc(1, sizeof(*s));
+	int r;
+
+	assert(conf->n_disks > 0 && conf->n_disks <= INDEX_DISKS_MAX);
+	if (!s)
+		return -ENOMEM;
+	mtx_init(&s->lock);
+	s->refs = 1;
+	s->env = env;
+	s->conf = *conf;
+	s->volume = conf->volume;
+	s->started_us = clock_us();
+	s->conf.disks = calloc(conf->n_disks, sizeof(struct disk *));
+	if (s->conf.disks)
+		memcpy(s->conf.disks, conf->disks, conf->n_disks * sizeof(struct disk *));
+	r = s->conf.disks ? start(s) : -ENOMEM;
 	if (r < 0) {
-		workq_free(s->janitor);
-		if (s->pending.slot)
-			hashmap_fini(&s->pending);
-		files_free(s->files);
-		index_free(s->ix);
-		ring_free(s->placement);
-		free(s->conf.disks);
-		free(s);
+		s->conf.n_disks = 0; /* they stay the caller's */
+		store_free(s);
 		return r;
 	}
 	*ret = s;
-	*ret_source = &s->base;
 	return 0;
 }
 

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's store as a layer of the chain: blocks of one volume on the cache disks.
+/* The daemon's store: blocks of one volume on the cache disks, as two layers of the chain with the
+ * flight between them.
  *
- * get: a hit answers with a blob of the block's file (common/block/blockfile.h: the checksums stand
- * behind the block's bytes in the same file), or with memory while the block is still on its way to
- * the disk. A miss asks the next layer and keeps whole blocks on the way back. REQ_FILL is done
- * when the block is on a disk, or with the reason why it cannot be; REQ_PROBE says whether it is.
- * put keeps the block (data, sums) and goes no further; drop forgets the copy.
+ * The upper one answers. get: a hit is a blob of the block's file (common/block/blockfile.h: the
+ * checksums stand behind the block's bytes in the same file), or memory while the block is still on
+ * its way to the disk; a miss asks the next layer. REQ_FILL is done when the block is on a disk, or
+ * with the reason why it cannot be; REQ_PROBE says whether it is. put keeps the block (data, sums)
+ * and goes no further; drop forgets the copy.
+ *
+ * The lower one keeps whole blocks that come up from below, before the flight forgets that they
+ * were fetched, and looks again before it passes on what the flight sends down: so a block that
+ * arrives between somebody's look into the store and his fetch is not fetched twice.
  *
  * What is kept: blocks of which the own ring makes this member owner or successor (then as a guest,
  * the first to leave); everything when there is no ring, and whatever a FILL or PUT brings. A block
@@ -22,7 +27,7 @@
 struct store;
 
 struct store_conf {
-	struct disk **disks; /* taken over on success: closed by the layer's free */
+	struct disk **disks; /* taken over on success: closed with the store */
 	unsigned n_disks;
 	struct hash128 volume;
 	evict_new_fn *policy;
@@ -32,10 +37,12 @@ struct store_conf {
 	unsigned max_open;	   /* files kept open */
 };
 
-/* Rebuilds the index from the disks (blocks on them). *ret_source is the layer, to be freed by
- * source_free with the chain. 0 or -errno */
-int store_new(struct req_env *env, struct source *next, const struct store_conf *conf,
-	      struct store **ret, struct source **ret_source);
+/* Rebuilds the index from the disks (blocks on them). One reference. 0 or -errno */
+int store_new(struct req_env *env, const struct store_conf *conf, struct store **ret);
+void store_unref(struct store *s);
+/* Its two layers, each once and each with a reference of its own. 0 or -ENOMEM */
+int store_keep_new(struct store *s, struct source *next, struct source **ret);
+int store_top_new(struct store *s, struct source *next, struct source **ret);
 /* present or on its way to the disk: a get will not have to ask the next layer. Any thread, never
  * waits. */
 bool store_has(struct store *s, const struct block_key *k);

@@ -20,7 +20,9 @@ struct disk_health {
 };
 
 struct store {
-	struct source base;
+	struct source top, keep; /* its two layers: above the flight, and below it */
+	atomic_uint refs;
+	struct req_env *env;
 	struct store_conf conf;
 	struct index *ix;
 	struct files *files;
@@ -35,9 +37,14 @@ struct store {
 	struct disk_health health[INDEX_DISKS_MAX];
 };
 
-static inline struct store *store_of(struct source *s)
+static inline struct store *store_of_top(struct source *s)
 {
-	return container_of(s, struct store, base);
+	return container_of(s, struct store, top);
+}
+
+static inline struct store *store_of_keep(struct source *s)
+{
+	return container_of(s, struct store, keep);
 }
 
 /* --- store_keep.c --- */

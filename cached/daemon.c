@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Start and stop order of the daemon. Main's thread; `moved` and `tick` come from the member
+ * thread.
+ *
+ * Start, bottom up: Redis, setting and volume id; memory and loops; object store; disks; peers;
+ * chain; server; metrics; membership, which makes us visible to others, last. Stop, top down:
+ * membership; server, which waits for what it serves; chain and disks; peers, object store, loops.
+ */
+#include "cached/daemon.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/resource.h>
+
+#include "cached/chain.h"
+#include "cached/index.h"
+#include "cached/member.h"
+#include "cached/worker.h"
+#include "common/clock.h"
+#include "common/http.h"
+#include "common/log.h"
+
+enum {
+	START_US = 30000000, /* Redis at start */
+	STOP_US = 10000000,  /* for what is being served */
+	OBJECT_CONNS = 64,
+	CODEC_QUEUE = 1024,
+	CONNS_MAX = 20000,
+	OPEN_FILES_MAX = 1024,
+	DESCRIPTORS_MAX = 1 << 20,
+};
+
+struct daemon {
+	struct daemon_conf conf; /* the caller's strings */
+	struct redis *redis;
+	struct setting *setting;
+	struct generation generation;
+	struct secret secret;
+	struct metrics *metrics;
+	struct counters counters;
+	struct pool *pool;
+	struct loop *loops[SERVER_WORKERS_MAX], *object_loop, *timers;
+	unsigned n_loops;
+	struct object_store *objects;
+	struct workq *codecs;
+	struct disk *disks[INDEX_DISKS_MAX];
+	unsigned n_disks;
+	char node[DISK_NODE_ID + 1];
+	struct cluster_view view;
+	struct peers *peers;
+	struct req_env env;
+	struct source *chain;
+	struct store *store;
+	struct server *server;
+	struct http *http;
+	struct membership *membership;
+	unsigned max_conns, max_open;
+	atomic_bool ready;
+};
+
+/* --- volume -------------------------------------------------------------------------------------
+ */
+
+static int open_volume(struct daemon *d, const char *meta, struct str *err)
+{
+	const struct redis_conf redis = {.max_conns = 8};
+	struct str why = STR_INIT;
+	int r = redis_new(meta, &redis, &d->redis, err);
+
+	if (r == 0)
+		r = setting_load(d->redis, clock_us() + START_US, &d->setting, err);
+	if (r < 0)
+		return r;
+	r = setting_check(d->setting, true, &why);
+	if (r < 0) {
+		str_addf(err, "volume %s uses what this version does not handle: %s",
+			 d->setting->name, str_c(&why));
+	} else {
+		r = volume_generation(d->redis, clock_us() + START_US, true, &d->generation);
+		if (r < 0)
+			str_addf(err, "generation of volume %s: %s", d->setting->name,
+				 strerror(-r));
+	}
+	str_fini(&why);
+	return r;
+}
+
+/* --- memory, loops, object store ----------------------------------------------------------------
+ */
+
+static int open_pool(struct daemon *d, struct str *err)
+{
+	uint32_t bs = d->setting->block_size;
+	size_t block = bs + msg_sums_len(bs);
+	int r;
+
+	if (d->setting->codec != CODEC_NONE) /* block and object are reserved in one step */
+		block += codec_bound(d->setting->codec, bs);
+	r = pool_new(d->conf.buffer_size, block, &d->pool);
+	if (r == -EINVAL)
+		str_addf(err,
+			 "--buffer-size is too small for this volume's blocks: give at least %zu "
+			 "MiB",
+			 DIV_UP(4 * pool_cost(block), (size_t)1 << 20));
+	return r;
+}
+
+static int open_loops(struct daemon *d)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned n = cpus < 2 ? 2 : cpus > 8 ? 8 : (unsigned)cpus;
+	char name[16];
+	int r = loop_new("timers", &d->timers);
+
+	if (r == 0)
+		r = loop_new("object", &d->object_loop);
+	while (r == 0 && d->n_loops < n) {
+		(void)snprintf(name, sizeof(name), "loop%u", d->n_loops);
+		r = loop_new(name, &d->loops[d->n_loops]);
+		if (r == 0)
+			d->n_loops++;
+	}
+	return r;
+}
+
+static void raise_descriptors(struct daemon *d)
+{
+	struct rlimit rl;
+	unsigned n = 1024;
+
+	if (getrlimit(RLIMIT_NOFILE, &rl) == 0) {
+		rl.rlim_cur = MIN(rl.rlim_max, (rlim_t)DESCRIPTORS_MAX);
+		(void)setrlimit(RLIMIT_NOFILE, &rl);
+		if (getrlimit(RLIMIT_NOFILE, &rl) == 0)
+			n = (unsigned)MIN(rl.rlim_cur, (rlim_t)DESCRIPTORS_MAX);
+	}
+	d->max_open = MIN(n / 8, (unsigned)OPEN_FILES_MAX);
+	d->max_conns = MIN(n / 2, (unsigned)CONNS_MAX);
+}
+
+static int open_machine(struct daemon *d, struct str *err)
+{
+	int r = open_pool(d, err);
+
+	raise_descriptors(d);
+	if (r == 0)
+		r = open_loops(d);
+	if (r == 0)
+		r = volume_open_store(d->setting, d->object_loop, OBJECT_CONNS, d->metrics,
+				      &d->objects, err);
+	if (r == 0 && d->setting->codec != CODEC_NONE)
+		r = workq_new("codec", 2, CODEC_QUEUE, &d->codecs);
+	return r;
+}
+
+/* --- disks --------------------------------------------------------------------------------------
+ */
+
+static int open_disks(struct daemon *d, struct str *err)
+{
+	_cleanup_(freep) char *list = strdup(d->conf.cache_dir);
+	unsigned n = 1;
+	int r = list ? 0 : -ENOMEM;
+
+	for (const char *p = d->conf.cache_dir; *p; p++)
+		n += *p == ':';
+	if (n > INDEX_DISKS_MAX) {
+		str_addf(err, "--cache-dir: more than %d directories", INDEX_DISKS_MAX);
+		return -EINVAL;
+	}
+	for (char *rest = list, *dir; r == 0 && (dir = strsep(&rest, ":"));) {
+		if (!*dir) {
+			str_addf(err, "--cache-dir: an empty name in \"%s\"", d->conf.cache_dir);
+			return -EINVAL;
+		}
+		r = disk_open(dir, d->setting->uuid, d->n_disks, d->conf.cache_size / n,
+			      d->conf.free_space_ratio, &d->disks[d->n_disks], err);
+		if (r == 0)
+			d->n_disks++;
+	}
+	if (r == 0)
+		r = disk_node_id(d->disks[0], d->node);
+	return r;
+}
+
+static void close_disks(struct daemon *d)
+{
+	for (unsigned i = 0; i < d->n_disks; i++)
+		disk_close(d->disks[i]);
+	d->n_disks = 0;
+}
+
+/* --- chain --------------------------------------------------------------------------------------
+ */
+
+static int open_peers(struct daemon *d)
+{
+	const struct peers_conf conf = {
+		.id = {.role = ROLE_MEMBER,
+		       .volume = volume_id(d->setting->uuid, &d->generation),
+		       .group = d->conf.cache_group,
+		       .node = d->node,
+		       .secret = &d->secret},
+		.loops = d->loops,
+		.n_loops = d->n_loops,
+		.metrics = d->metrics,
+	};
+
+	return d->conf.cache_group ? peers_new(&conf, &d->peers) : 0;
+}
+
+static int open_chain(struct daemon *d)
+{
+	struct chain_conf conf = {
+		.object = {.store = d->objects,
+			   .volume_name = d->setting->name,
+			   .hash_prefix = d->setting->hash_prefix,
+			   .codecs = d->codecs},
+		.peer = {.mode = PEER_HOLDER, .peers = d->peers, .view = &d->view, .self = d->node},
+		.store = {.disks = d->disks,
+			  .n_disks = d->n_disks,
+			  .volume = volume_id(d->setting->uuid, &d->generation),
+			  .policy = evict_sieve_new,
+			  .counters = &d->counters,
+			  .view = d->conf.cache_group ? &d->view : NULL,
+			  .self = d->node,
+			  .max_open = d->max_open},
+	};
+	int r;
+
+	d->env = (struct req_env){
+		.pool = d->pool,
+		.timers = d->timers,
+		.metrics = d->metrics,
+		.codec = d->setting->codec,
+		.block_size = d->setting->block_size,
+		.want_sums = true,
+	};
+	r = open_peers(d);
+	if (r < 0)
+		return r;
+	conf.peer.peers = d->peers;
+	r = chain_new(&d->env, &conf, &d->chain, &d->store);
+	d->n_disks = 0; /* the chain's, or closed */
+	return r;
+}
+
+/* --- server -------------------------------------------------------------------------------------
+ */
+
+/* the first address of an interface that is up and no loopback */
+static void guess_ip(char ret[MEMBER_ADDR_MAX])
+{
+	struct ifaddrs *list, *a;
+
+	(void)snprintf(ret, MEMBER_ADDR_MAX, "127.0.0.1");
+	if (getifaddrs(&list) < 0)
+		return;
+	for (a = list; a; a = a->ifa_next) {
+		const struct sockaddr_in *in = (const void *)a->ifa_addr;
+
+		if (!in || in->sin_family != AF_INET || !(a->ifa_flags & IFF_UP) ||
+		    (a->ifa_flags & IFF_LOOPBACK))
+			continue;
+		(void)inet_ntop(AF_INET, &in->sin_addr, ret, MEMBER_ADDR_MAX);
+		break;
+	}
+	freeifaddrs(list);
+}
+
+static int listen_all(struct daemon *d, struct member *self, struct str *err)
+{
+	int r = 0;
+
+	if (d->conf.cache_group) {
+		if (d->conf.group_ip)
+			(void)snprintf(self->addr, sizeof(self->addr), "%s", d->conf.group_ip);
+		else
+			guess_ip(self->addr);
+		r = server_listen_tcp(d->server, self->addr, (uint16_t)d->conf.group_port,
+				      &self->port);
+		if (r < 0)
+			str_addf(err, "cannot listen on %s port %llu: %s", self->addr,
+				 (unsigned long long)d->conf.group_port, strerror(-r));
+	}
+	if (r == 0 && d->conf.socket) {
+		r = server_listen_unix(d->server, d->conf.socket);
+		if (r == -EADDRINUSE)
+			str_addf(err, "another process serves the socket %s", d->conf.socket);
+		else if (r < 0)
+			str_addf(err, "cannot make the socket %s: %s", d->conf.socket,
+				 strerror(-r));
+	}
+	return r;
+}
+
+static int open_server(struct daemon *d, struct member *self, struct str *err)
+{
+	const struct server_conf conf = {
+		.loops = d->loops,
+		.n_loops = d->n_loops,
+		.env = &d->env,
+		.chain = d->chain,
+		.store = d->store,
+		.counters = &d->counters,
+		.view = d->conf.cache_group ? &d->view : NULL,
+		.group = d->conf.cache_group ? d->conf.cache_group : "",
+		.node = d->node,
+		.secret = &d->secret,
+		.max_conns = d->max_conns,
+	};
+	int r = server_new(&conf, &d->server);
+
+	return r < 0 ? r : listen_all(d, self, err);
+}
+
+/* --- metrics ------------------------------------------------------------------------------------
+ */
+
+static bool is_ready(void *arg)
+{
+	struct daemon *d = arg;
+
+	return atomic_load_explicit(&d->ready, memory_order_relaxed);
+}
+
+static double stat_blocks(void *arg)
+{
+	struct msg_stat st;
+
+	store_stat(arg, &st);
+	return (double)st.blocks;
+}
+
+static double stat_bytes(void *arg)
+{
+	struct msg_stat st;
+
+	store_stat(arg, &st);
+	return (double)st.bytes;
+}
+
+static double stat_capacity(void *arg)
+{
+	struct msg_stat st;
+
+	store_stat(arg, &st);
+	return (double)st.capacity_bytes;
+}
+
+static double stat_pool(void *arg)
+{
+	struct pool_stat st;
+
+	pool_stat(arg, &st);
+	return (double)st.used;
+}
+
+static int open_metrics(struct daemon *d, uint16_t *ret_port, struct str *err)
+{
+	const char *addr = d->conf.metrics ? d->conf.metrics : "127.0.0.1:9568";
+	int r = metrics_callback(d->metrics, "stoke_cached_blocks", "", METRIC_GAUGE,
+				 "blocks in the store", stat_blocks, d->store);
+
+	*ret_port = 0;
+	if (r == 0)
+		r = metrics_callback(d->metrics, "stoke_cached_bytes", "", METRIC_GAUGE,
+				     "bytes of the cache disks in use for blocks", stat_bytes,
+				     d->store);
+	if (r == 0)
+		r = metrics_callback(d->metrics, "stoke_cached_capacity_bytes", "", METRIC_GAUGE,
+				     "bytes that blocks may use", stat_capacity, d->store);
+	if (r == 0)
+		r = metrics_callback(d->metrics, "stoke_cached_buffer_bytes", "", METRIC_GAUGE,
+				     "buffer memory in use", stat_pool, d->pool);
+	if (r < 0 || !strcmp(addr, "none"))
+		return r;
+	r = http_new(d->timers, addr, d->conf.metrics != NULL, d->metrics, is_ready, d, &d->http,
+		     ret_port);
+	if (r < 0)
+		str_addf(err, "cannot serve metrics on %s: %s", addr, strerror(-r));
+	return r;
+}
+
+/* --- member -------------------------------------------------------------------------------------
+ */
+
+static void moved(void *arg, const struct generation *gen)
+{
+	struct daemon *d = arg;
+	struct hash128 id = volume_id(d->setting->uuid, gen);
+	int r;
+
+	log_warn("volume %s has another generation (loaded, rolled back or made anew): the cache "
+		 "starts empty",
+		 d->setting->name);
+	r = store_move(d->store, &id);
+	if (r < 0)
+		log_error("the cache directories cannot be used for the new generation: %s",
+			  strerror(-r));
+	store_clean(d->store);
+}
+
+static void tick(void *arg)
+{
+	struct daemon *d = arg;
+
+	store_trim(d->store);
+}
+
+static int join(struct daemon *d, struct member *self, struct str *err)
+{
+	struct member_conf conf = {
+		.redis = d->redis,
+		.group = d->conf.cache_group,
+		.view = &d->view,
+		.generation = d->generation,
+		.moved = moved,
+		.tick = tick,
+		.arg = d,
+	};
+	int r;
+
+	(void)snprintf(self->id, sizeof(self->id), "%s", d->node);
+	self->weight = (uint32_t)d->conf.group_weight;
+	self->state = MEMBER_ACTIVE;
+	conf.self = *self;
+	r = membership_start(&conf, clock_us() + START_US, &d->membership);
+	if (r < 0)
+		str_addf(err, "cannot join the group %s: %s",
+			 d->conf.cache_group ? d->conf.cache_group : "", strerror(-r));
+	return r;
+}
+
+/* --- start and stop -----------------------------------------------------------------------------
+ */
+
+static int load_secret(struct daemon *d, struct str *err)
+{
+	return d->conf.cache_group ? secret_load(d->conf.group_secret_file, &d->secret, err) : 0;
+}
+
+static void say_ready(struct daemon *d, const struct member *self, uint16_t metrics_port,
+		      uint64_t began_us)
+{
+	struct msg_stat st;
+
+	store_stat(d->store, &st);
+	log_info("stoke-cached %s: volume %s, group %s as %s, address %s:%u, socket %s, metrics "
+		 "port %u, cache %s (%llu MiB), "
+		 "%llu blocks found, ready in %.2f s",
+		 STOKE_VERSION, d->setting->name,
+		 d->conf.cache_group ? d->conf.cache_group : "none", d->node,
+		 d->conf.cache_group ? self->addr : "none", self->port,
+		 d->conf.socket ? d->conf.socket : "none", metrics_port, d->conf.cache_dir,
+		 (unsigned long long)(d->conf.cache_size >> 20), (unsigned long long)st.blocks,
+		 (double)(clock_us() - began_us) / 1e6);
+}
+
+static int start(struct daemon *d, const char *meta, struct str *err)
+{
+	uint64_t began_us = clock_us();
+	uint16_t metrics_port = 0;
+	struct member self = {0};
+	int r = load_secret(d, err);
+
+	if (r == 0)
+		r = open_volume(d, meta, err);
+	if (r == 0) {
+		d->metrics = metrics_new();
+		r = d->metrics ? counters_init(&d->counters, d->metrics) : -ENOMEM;
+	}
+	if (r == 0)
+		r = open_disks(d, err);
+	if (r == 0)
+		r = open_machine(d, err);
+	if (r == 0)
+		r = open_chain(d);
+	if (r == 0)
+		r = open_server(d, &self, err);
+	if (r == 0)
+		r = open_metrics(d, &metrics_port, err);
+	if (r == 0)
+		r = join(d, &self, err);
+	if (r < 0)
+		return r;
+	store_clean(d->store);
+	atomic_store_explicit(&d->ready, true, memory_order_relaxed);
+	say_ready(d, &self, metrics_port, began_us);
+	return 0;
+}
+
+bool daemon_stop(struct daemon *d)
+{
+	if (!d)
+		return true;
+	atomic_store_explicit(&d->ready, false, memory_order_relaxed);
+	membership_stop(TAKE_PTR(d->membership));
+	if (d->server && !server_stop(d->server, STOP_US))
+		return false;
+	server_free(d->server);
+	http_free(d->http);
+	req_env_drain(&d->env);
+	source_free(d->chain);
+	close_disks(d);
+	peers_free(d->peers);
+	object_free(d->objects);
+	workq_free(d->codecs);
+	for (unsigned i = 0; i < d->n_loops; i++)
+		loop_free(d->loops[i]);
+	loop_free(d->object_loop);
+	loop_free(d->timers);
+	pool_free(d->pool);
+	metrics_free(d->metrics);
+	cluster_view_fini(&d->view);
+	setting_free(d->setting);
+	redis_free(d->redis);
+	secret_fini(&d->secret);
+	free(d);
+	return true;
+}
+
+int daemon_start(const struct daemon_conf *conf, const char *meta, struct daemon **ret,
+		 struct str *err)
+{
+	struct daemon *d = calloc(1, sizeof(*d));
+	int r;
+
+	if (!d)
+		return -ENOMEM;
+	d->conf = *conf;
+	cluster_view_init(&d->view);
+	r = start(d, meta, err);
+	if (r < 0) {
+		(void)daemon_stop(d);
+		return r;
+	}
+	*ret = d;
+	return 0;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The daemon as a whole: everything between the options and the wait for a signal. */
+#ifndef STOKE_CACHED_DAEMON_H
+#define STOKE_CACHED_DAEMON_H
+
+#include "common/conf.h"
+
+struct daemon_conf {
+#define OPTION(member, name, letter, type, dflt, env, help) CONF_C_##type member;
+#include "cached/conf.def"
+#undef OPTION
+};
+
+struct daemon;
+
+/* Starts everything that serves volume meta (a Redis URL); 0, or -errno with one line in err */
+int daemon_start(const struct daemon_conf *conf, const char *meta, struct daemon **ret,
+		 struct str *err);
+/* Leaves the group, finishes what is being served, frees. false: something was still under way
+ * after the time allowed, and nothing was freed */
+bool daemon_stop(struct daemon *d);
+
+#endif
