@@ -119,7 +119,7 @@ int parse_size(const char *s, uint64_t unit, uint64_t *ret)
 		return r;
 	if (!*s)
 		return decimal_times(&d, unit, ret);
-	at = strchr(letters, *s & ~0x20); /* either case */
+	at = (*s & 0x40) ? strchr(letters, *s & ~0x20) : NULL; /* either case; no NUL */
 	if (at) {
 		unit = 1ULL << (10 * (at - letters + 1));
 		s++;
