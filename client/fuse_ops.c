@@ -512,7 +512,7 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		return;
 	j->h = handle_of(fi);
 	if (j->h->kind == HANDLE_INTERNAL) {
-		do_release(j);
+		job_queue_always(j, do_release);
 		return;
 	}
 	j->io.h = j->h;

@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <inttypes.h>
 
+#include "client/mount_text.h"
 #include "common/clock.h"
 
 enum { BLKSIZE = 65536, GENERATION = 1 };
@@ -399,36 +400,21 @@ static const char *const op_labels[] = {
 #undef X
 };
 
-static const char *help_of(const char *name)
-{
-	static const struct {
-		const char *name, *help;
-	} rows[] = {
-#define METRIC(name, type, help) {name, help},
-#include "client/metrics.def"
-#undef METRIC
-	};
-
-	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		if (strcmp(rows[i].name, name) == 0)
-			return rows[i].help;
-	}
-	return "";
-}
-
 int fuse_ops_metrics(struct fuse_ops *f, struct metrics *m)
 {
-	f->read_bytes = metrics_get(m, MOUNT_FUSE_READ_BYTES, "", METRIC_COUNTER,
-				    help_of(MOUNT_FUSE_READ_BYTES));
-	f->write_bytes = metrics_get(m, MOUNT_FUSE_WRITE_BYTES, "", METRIC_COUNTER,
-				     help_of(MOUNT_FUSE_WRITE_BYTES));
+	f->read_bytes = metrics_get(m, "stoke_fuse_read_bytes_total", "", METRIC_COUNTER,
+				    mount_metric_help("stoke_fuse_read_bytes_total"));
+	f->write_bytes = metrics_get(m, "stoke_fuse_written_bytes_total", "", METRIC_COUNTER,
+				     mount_metric_help("stoke_fuse_written_bytes_total"));
 	if (!f->read_bytes || !f->write_bytes)
 		return -ENOMEM;
 	for (int i = 0; i < FOP_COUNT; i++) {
-		f->seconds[i] = metrics_get(m, MOUNT_FUSE_SECONDS, op_labels[i], METRIC_HISTOGRAM,
-					    help_of(MOUNT_FUSE_SECONDS));
-		f->errors[i] = metrics_get(m, MOUNT_FUSE_ERRORS, op_labels[i], METRIC_COUNTER,
-					   help_of(MOUNT_FUSE_ERRORS));
+		f->seconds[i] =
+			metrics_get(m, "stoke_fuse_ops_seconds", op_labels[i], METRIC_HISTOGRAM,
+				    mount_metric_help("stoke_fuse_ops_seconds"));
+		f->errors[i] =
+			metrics_get(m, "stoke_fuse_errors_total", op_labels[i], METRIC_COUNTER,
+				    mount_metric_help("stoke_fuse_errors_total"));
 		if (!f->seconds[i] || !f->errors[i])
 			return -ENOMEM;
 	}

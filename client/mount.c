@@ -1,0 +1,625 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A mounted volume from the metadata engine up to FUSE, in the order of mount_start; taken apart
+ * from the top down in mount_stop, which also undoes a start that failed half-way (every member is
+ * empty until its step was done). Main thread.
+ *
+ * Threads: loops (peers, object store; one for timers), meta (FUSE's metadata), data (slice lists,
+ * commits: never behind a stuck look-up), codec, disk (descriptors passed by the daemon), fuse
+ * (receive), and those of the metadata engine and the group. */
+#include "client/mount.h"
+
+#include <fcntl.h>
+
+#include "client/chain.h"
+#include "client/control.h"
+#include "client/delete.h"
+#include "client/fuse_loop.h"
+#include "client/fuse_ops.h"
+#include "client/group.h"
+#include "client/mount_text.h"
+#include "client/private.h"
+#include "client/vfs.h"
+#include "common/clock.h"
+#include "common/http.h"
+#include "common/log.h"
+#include "common/redis.h"
+
+enum {
+	META_THREADS = 16,
+	META_QUEUE = 65536,
+	DATA_THREADS = 16,
+	DATA_QUEUE = 65536,
+	DISK_THREADS = 4,
+	CODEC_THREADS = 4,
+	IO_LOOPS = 2,
+	GROUP_WAIT_US = 3000000,
+	WRITE_FLUSH_US = 5000000,
+};
+
+struct mount {
+	struct mount_conf conf;
+	struct metrics *metrics;
+	uint64_t started_us;
+	struct loop *io[IO_LOOPS], *timers;
+	struct workq *metaq, *dataq, *codecs, *disk;
+	struct pool *pool;
+	struct meta *meta;
+	struct object_store *store;
+	struct req_env env;
+	struct private *private;
+	struct secret secret;
+	struct peers *peers;
+	struct cluster_view view;
+	struct group *group;
+	const char *socket;
+	struct source *chain;
+	struct client_delete deleter;
+	struct reader *reader;
+	struct writer *writer;
+	struct control_conf control;
+	struct internal *internal;
+	struct vfs *vfs;
+	struct fuse_ops *ops;
+	struct fuse_loop *fuse;
+	struct http *http;
+	char *config, *info;
+	bool meta_started, view_made;
+};
+
+/* --- threads and memory --- */
+
+static int start_threads(struct mount *m, struct str *err)
+{
+	int r = loop_new("timers", &m->timers);
+
+	for (int i = 0; i < IO_LOOPS && r == 0; i++)
+		r = loop_new("io", &m->io[i]);
+	if (r == 0)
+		r = workq_new("meta", META_THREADS, META_QUEUE, &m->metaq);
+	if (r == 0)
+		r = workq_new("data", DATA_THREADS, DATA_QUEUE, &m->dataq);
+	if (r == 0)
+		r = workq_new("disk", DISK_THREADS, DATA_QUEUE, &m->disk);
+	if (r == 0)
+		r = workq_new("codec", CODEC_THREADS, DATA_QUEUE, &m->codecs);
+	if (r < 0)
+		str_addf(err, "cannot start threads: %s", strerror(-r));
+	return r;
+}
+
+static int make_pool(struct mount *m, struct str *err)
+{
+	const struct setting *s = meta_setting(m->meta);
+	size_t block = MAX((size_t)s->block_size, codec_bound(s->codec, s->block_size));
+	int r = pool_new(m->conf.buffer_size, block, &m->pool);
+	char size[16];
+
+	if (r == -EINVAL)
+		str_addf(err, "--buffer-size is too small for blocks of %s: at least four must fit",
+			 mount_bytes(s->block_size, size));
+	else if (r < 0)
+		str_addf(err, "cannot make the buffer pool: %s", strerror(-r));
+	return r;
+}
+
+/* --- metadata and object store --- */
+
+static void volume_moved(void *arg, bool gone)
+{
+	struct mount *m = arg;
+
+	if (gone)
+		log_error("the volume was removed from the database under this mount: writes fail "
+			  "from now on");
+	else
+		log_warn("the volume's generation changed (loaded from a dump, or failed over): "
+			 "blocks are cached under a "
+			 "new id from now on, those in the group are not used");
+	(void)m;
+}
+
+static int open_meta(struct mount *m, struct str *err)
+{
+	const struct meta_conf conf = {
+		.read_only = m->conf.read_only,
+		.timeout_us = m->conf.meta_timeout,
+		.heartbeat_us = m->conf.heartbeat,
+		.skip_dir_mtime_us = m->conf.skip_dir_mtime,
+		.mount_point = m->conf.mount_point,
+		.no_bgjob = m->conf.no_bgjob,
+		.metrics = m->metrics,
+	};
+
+	return meta_redis_new(m->conf.meta, &conf, &m->meta, err);
+}
+
+static int open_store(struct mount *m, struct str *err)
+{
+	const struct setting *s = meta_setting(m->meta);
+
+	return volume_open_store(s, m->io[0], (unsigned)m->conf.max_downloads, m->metrics,
+				 &m->store, err);
+}
+
+/* --- the group --- */
+
+static bool wants_group(const struct mount *m)
+{
+	return m->conf.cache_group || m->conf.cache_dir || m->conf.socket;
+}
+
+static int start_private(struct mount *m, struct str *err)
+{
+	const struct private_conf conf = {
+		.meta = m->conf.meta,
+		.cache_dir = m->conf.cache_dir,
+		.cache_bytes = m->conf.cache_size,
+		.free_space_ratio = m->conf.free_space_ratio,
+		.log = m->conf.log,
+	};
+	int r = private_new(&conf, &m->private, err);
+
+	if (r == 0)
+		m->socket = private_socket(m->private);
+	return r;
+}
+
+static int make_peers(struct mount *m, struct str *err)
+{
+	struct peers_conf conf = {
+		.id = {.role = ROLE_MOUNT,
+		       .volume = meta_volume_id(m->meta),
+		       .group = m->conf.cache_group,
+		       .node = ""},
+		.loops = m->io,
+		.n_loops = IO_LOOPS,
+		.metrics = m->metrics,
+	};
+	int r;
+
+	if (!conf.id.group)
+		conf.id.group = "";
+	if (m->conf.cache_group) {
+		r = secret_load(m->conf.group_secret_file, &m->secret, err);
+		if (r < 0)
+			return r;
+		conf.id.secret = &m->secret;
+	}
+	r = peers_new(&conf, &m->peers);
+	if (r < 0)
+		str_addf(err, "cannot make connections to the group: %s", strerror(-r));
+	return r;
+}
+
+static int join_group(struct mount *m, struct str *err)
+{
+	struct group_conf conf;
+	int r;
+
+	cluster_view_init(&m->view);
+	m->view_made = true;
+	if (!wants_group(m))
+		return 0;
+	if (!meta_has_generation(m->meta)) {
+		log_warn("this volume has no generation yet, and a read-only mount cannot give it "
+			 "one: reading without the group");
+		return 0;
+	}
+	m->socket = m->conf.socket;
+	r = m->conf.cache_dir ? start_private(m, err) : 0;
+	if (r == 0)
+		r = make_peers(m, err);
+	if (r < 0)
+		return r;
+	conf = (struct group_conf){
+		.view = &m->view,
+		.peers = m->peers,
+		.pool = m->pool,
+		.socket = m->socket,
+		.redis = meta_redis(m->meta),
+		.name = m->conf.cache_group,
+	};
+	r = group_new(&conf, GROUP_WAIT_US, &m->group);
+	if (r < 0)
+		str_addf(err, "cannot follow the group: %s", strerror(-r));
+	return r;
+}
+
+/* --- the data path --- */
+
+static int make_chain(struct mount *m, struct str *err)
+{
+	const struct setting *s = meta_setting(m->meta);
+	struct client_chain_conf conf = {
+		.env = &m->env,
+		/* what is not in use; given up when a request needs it */
+		.ram_bytes = m->conf.buffer_size / 4 * 3,
+		.store = m->store,
+		.volume_name = s->name,
+		.hash_prefix = s->hash_prefix,
+		.codecs = s->codec == CODEC_NONE ? NULL : m->codecs,
+		.peers = m->group ? m->peers : NULL,
+		.view = &m->view,
+		.self = m->group ? group_self(m->group) : NULL,
+		.socket = m->socket,
+		.disk = m->disk,
+	};
+	int r = client_chain_new(&conf, &m->chain);
+
+	if (r < 0)
+		str_addf(err, "cannot make the data path: %s", strerror(-r));
+	return r;
+}
+
+static int make_reader_writer(struct mount *m)
+{
+	const struct reader_conf reader = {
+		.meta = m->meta,
+		.metaq = m->dataq,
+		.env = &m->env,
+		.chain = m->chain,
+		.max_readahead = m->conf.max_readahead,
+		.io_retries = (unsigned)m->conf.io_retries,
+		.metrics = m->metrics,
+	};
+	const struct writer_conf writer = {
+		.meta = m->meta,
+		.metaq = m->dataq,
+		.env = &m->env,
+		.chain = m->chain,
+		.max_uploads = (unsigned)m->conf.max_uploads,
+		.flush_us = WRITE_FLUSH_US,
+		.committed = vfs_committed,
+		.arg = m->vfs,
+		.metrics = m->metrics,
+	};
+	int r = reader_new(&reader, &m->reader);
+
+	if (r == 0 && !m->conf.read_only)
+		r = writer_new(&writer, &m->writer);
+	if (r == 0)
+		vfs_attach(m->vfs, m->reader, m->writer);
+	return r;
+}
+
+static int make_texts(struct mount *m)
+{
+	const struct setting *s = meta_setting(m->meta);
+
+	m->config = mount_config_text(&m->conf, s);
+	m->info = mount_info_text(&m->conf, s, redis_name(meta_redis(m->meta)));
+	return m->config && m->info ? 0 : -ENOMEM;
+}
+
+static int make_vfs(struct mount *m)
+{
+	struct internal_conf in = {
+		.metrics = m->metrics, .control = &m->control, .loop = m->timers};
+	struct vfs_conf conf = {
+		.meta = m->meta,
+		.attr_us = m->conf.attr_cache,
+		.entry_us = m->conf.entry_cache,
+		.dir_entry_us = m->conf.dir_entry_cache,
+		.read_only = m->conf.read_only,
+		.xattr = m->conf.enable_xattr,
+	};
+	int r = make_texts(m);
+
+	if (r < 0)
+		return r;
+	m->control = (struct control_conf){
+		.meta = m->meta,
+		.env = &m->env,
+		.chain = m->chain,
+		.no_group = m->group ? NULL : "this mount has no cache group and no --cache-dir",
+		.info = m->info,
+	};
+	in.config = m->config;
+	r = internal_new(&in, &m->internal);
+	if (r < 0)
+		return r;
+	conf.internal = m->internal;
+	return vfs_new(&conf, &m->vfs);
+}
+
+static int make_data_path(struct mount *m, struct str *err)
+{
+	const struct setting *s = meta_setting(m->meta);
+	int r;
+
+	m->env = (struct req_env){
+		.pool = m->pool,
+		.timers = m->timers,
+		.metrics = m->metrics,
+		.codec = s->codec,
+		.block_size = s->block_size,
+	};
+	r = make_chain(m, err);
+	if (r < 0)
+		return r;
+	r = make_vfs(m);
+	if (r == 0)
+		r = make_reader_writer(m);
+	if (r < 0)
+		str_addf(err, "cannot make the file system: %s", strerror(-r));
+	return r;
+}
+
+/* the session: what it needs to delete objects must be there before */
+static int start_meta(struct mount *m, struct str *err)
+{
+	const struct setting *s = meta_setting(m->meta);
+	int r;
+
+	m->deleter = (struct client_delete){m->store, s->name, s->hash_prefix, s->block_size};
+	meta_set_delete(m->meta, client_delete_slice, &m->deleter);
+	meta_set_changed(m->meta, volume_moved, m);
+	r = meta_start(m->meta, err);
+	m->meta_started = r == 0;
+	return r;
+}
+
+/* --- metrics --- */
+
+static double uptime(void *arg)
+{
+	struct mount *m = arg;
+
+	return (double)(clock_us() - m->started_us) / 1e6;
+}
+
+static double pool_used(void *arg)
+{
+	struct pool_stat st;
+
+	pool_stat(((struct mount *)arg)->pool, &st);
+	return (double)st.used;
+}
+
+static double pool_budget(void *arg)
+{
+	struct pool_stat st;
+
+	pool_stat(((struct mount *)arg)->pool, &st);
+	return (double)st.budget;
+}
+
+static double pool_peak(void *arg)
+{
+	struct pool_stat st;
+
+	pool_stat(((struct mount *)arg)->pool, &st);
+	return (double)st.peak;
+}
+
+static double pool_waiting(void *arg)
+{
+	struct pool_stat st;
+
+	pool_stat(((struct mount *)arg)->pool, &st);
+	return st.waiting;
+}
+
+static double dirty_bytes(void *arg)
+{
+	struct mount *m = arg;
+	uint64_t bytes = 0;
+	unsigned files;
+
+	if (m->writer)
+		writer_stat(m->writer, &bytes, &files);
+	return (double)bytes;
+}
+
+static double dirty_files(void *arg)
+{
+	struct mount *m = arg;
+	uint64_t bytes;
+	unsigned files = 0;
+
+	if (m->writer)
+		writer_stat(m->writer, &bytes, &files);
+	return files;
+}
+
+static double handles(void *arg)
+{
+	return (double)vfs_open_handles(((struct mount *)arg)->vfs);
+}
+
+static double waiting(void *arg)
+{
+	return workq_waiting(((struct mount *)arg)->metaq);
+}
+
+static double group_members(void *arg)
+{
+	struct cluster *c = cluster_view_get(&((struct mount *)arg)->view);
+	double n = c ? (double)c->n : 0;
+
+	cluster_unref(c);
+	return n;
+}
+
+static double group_version(void *arg)
+{
+	struct cluster *c = cluster_view_get(&((struct mount *)arg)->view);
+	double n = c ? (double)c->version : 0;
+
+	cluster_unref(c);
+	return n;
+}
+
+static int add_gauges(struct mount *m)
+{
+	static const struct {
+		const char *name;
+		double (*fn)(void *arg);
+	} gauges[] = {
+		{"stoke_uptime_seconds", uptime},	  {"stoke_pool_used_bytes", pool_used},
+		{"stoke_pool_budget_bytes", pool_budget}, {"stoke_pool_peak_bytes", pool_peak},
+		{"stoke_pool_waiting", pool_waiting},	  {"stoke_dirty_bytes", dirty_bytes},
+		{"stoke_dirty_files", dirty_files},	  {"stoke_fuse_handles", handles},
+		{"stoke_fuse_waiting", waiting},	  {"stoke_group_members", group_members},
+		{"stoke_group_version", group_version},
+	};
+	int r = 0;
+
+	for (size_t i = 0; i < ARRAY_LEN(gauges) && r == 0; i++)
+		r = metrics_callback(m->metrics, gauges[i].name, "", METRIC_GAUGE,
+				     mount_metric_help(gauges[i].name), gauges[i].fn, m);
+	return r;
+}
+
+static int serve_metrics(struct mount *m, struct str *err)
+{
+	uint16_t port;
+	int r = add_gauges(m);
+
+	if (r == 0 && m->conf.metrics && m->conf.metrics[0]) {
+		r = http_new(m->timers, m->conf.metrics, false, m->metrics, NULL, NULL, &m->http,
+			     &port);
+		if (r == 0)
+			log_info("metrics address=%s port=%u", m->conf.metrics, port);
+	}
+	if (r < 0)
+		str_addf(err, "cannot serve metrics on %s: %s", m->conf.metrics, strerror(-r));
+	return r;
+}
+
+/* --- FUSE --- */
+
+static int mount_fuse(struct mount *m, struct str *err)
+{
+	const struct fuse_ops_conf ops = {
+		.vfs = m->vfs,
+		.internal = m->internal,
+		.meta = m->metaq,
+		.negative_us = m->conf.negative_entry_cache,
+		.xattr = m->conf.enable_xattr,
+		.metrics = m->metrics,
+		.ready = m->conf.ready,
+		.arg = m->conf.arg,
+	};
+	struct fuse_loop_conf loop = {
+		.mount_point = m->conf.mount_point,
+		.ended = m->conf.ended,
+		.arg = m->conf.arg,
+	};
+	_cleanup_(freep) char *options = mount_fuse_options(&m->conf, meta_setting(m->meta));
+	int r = options ? fuse_ops_new(&ops, &m->ops) : -ENOMEM;
+
+	if (r < 0) {
+		str_addf(err, "no memory");
+		return r;
+	}
+	loop.ops = fuse_ops_table(&loop.ops_size);
+	loop.userdata = m->ops;
+	loop.options = options;
+	r = fuse_loop_new(&loop, &m->fuse, err);
+	if (r < 0)
+		return r;
+	r = fuse_loop_start(m->fuse);
+	if (r < 0)
+		str_addf(err, "cannot start threads: %s", strerror(-r));
+	else
+		mount_read_ahead(m->conf.mount_point, FUSE_LOOP_IO_MAX / 1024);
+	return r;
+}
+
+int mount_start(const struct mount_conf *conf, struct mount **ret, struct str *err)
+{
+	static int (*const steps[])(struct mount * m, struct str * err) = {
+		start_threads,	open_meta,  make_pool,	   open_store, join_group,
+		make_data_path, start_meta, serve_metrics, mount_fuse,
+	};
+	struct mount *m = calloc(1, sizeof(*m));
+
+	if (!m || !(m->metrics = metrics_new())) {
+		free(m);
+		str_add(err, "no memory");
+		return -ENOMEM;
+	}
+	m->conf = *conf;
+	m->started_us = clock_us();
+	for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+		int r = steps[i](m, err);
+
+		if (r < 0) {
+			mount_stop(m);
+			return r;
+		}
+	}
+	*ret = m;
+	return 0;
+}
+
+/* --- the end --- */
+
+static int stop_serving(struct mount *m)
+{
+	int r = 0, r2 = 0;
+
+	/* while requests are still served: closing processes find little left to wait for */
+	if (m->writer && m->fuse)
+		r = writer_flush_all(m->writer);
+	if (m->fuse)
+		fuse_loop_stop(m->fuse);
+	if (m->ops)
+		fuse_ops_drain(m->ops);
+	if (m->writer)
+		r2 = writer_flush_all(m->writer);
+	if (m->http)
+		http_free(m->http);
+	/* handles that are open still: their closes reach the engine before its session ends */
+	vfs_free(m->vfs);
+	internal_free(m->internal);
+	return r ? r : r2;
+}
+
+static void free_data_path(struct mount *m)
+{
+	writer_free(m->writer);
+	reader_free(m->reader);
+	if (m->chain) {
+		req_env_drain(&m->env);
+		source_free(m->chain);
+	}
+	group_free(m->group);
+	if (m->peers)
+		peers_free(m->peers);
+	private_free(m->private);
+	if (m->view_made)
+		cluster_view_fini(&m->view);
+	secret_fini(&m->secret);
+}
+
+int mount_stop(struct mount *m)
+{
+	int r = stop_serving(m);
+
+	if (m->meta_started)
+		meta_stop(m->meta);
+	/* only now: whoever waits for the unmounting finds the session closed, and everything in
+	 * its place */
+	fuse_loop_free(m->fuse);
+	fuse_ops_free(m->ops);
+	free_data_path(m);
+	meta_free(m->meta);
+	if (m->store)
+		object_free(m->store);
+	workq_free(m->metaq);
+	workq_free(m->dataq);
+	workq_free(m->disk);
+	workq_free(m->codecs);
+	for (int i = 0; i < IO_LOOPS; i++)
+		loop_free(m->io[i]);
+	loop_free(m->timers);
+	if (m->pool)
+		pool_free(m->pool);
+	metrics_free(m->metrics);
+	free(m->config);
+	free(m->info);
+	free(m);
+	return r;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A mounted volume, put together and taken apart. cmd_mount.c types, forks and waits; this is
+ * everything else. */
+#ifndef STOKE_CLIENT_MOUNT_H
+#define STOKE_CLIENT_MOUNT_H
+
+#include "common/conf.h"
+
+struct mount_conf {
+#define OPTION(member, name, letter, type, dflt, env, help) CONF_C_##type member;
+#include "client/conf.def"
+#undef OPTION
+	const char *meta;	 /* URL, with its password */
+	const char *mount_point; /* absolute */
+	const struct conf_table *table;
+	/* the kernel and we have greeted each other: the volume can be used; any thread */
+	void (*ready)(void *arg);
+	/* unmounted by somebody; any thread */
+	void (*ended)(void *arg);
+	void *arg;
+};
+
+struct mount;
+
+/* Everything in order: metadata, object store, group, data path, FUSE. 0 or -errno with one line in
+ * err; nothing is left behind then. */
+int mount_start(const struct mount_conf *conf, struct mount **ret, struct str *err);
+/* Flushes what was written, leaves the volume, unmounts if it is mounted still, frees. 0 or the
+ * first error of flushing. */
+int mount_stop(struct mount *m);
+
+#endif
