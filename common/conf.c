@@ -300,6 +300,7 @@ static int take_option(const struct conf_table *t, void *target, int argc, char 
 		return 0;
 	}
 	o = w.option;
+	assert(o);
 	if (o->type == CONF_SECRET)
 		return refuse_secret(o, err);
 	if (!w.value && o->type == CONF_FLAG)

@@ -16,9 +16,9 @@ int hashmap_init(struct hashmap *m, size_t min_slots)
 {
 	size_t slots = HASHMAP_MIN_SLOTS;
 
-	while (slots < min_slots && slots < SIZE_MAX / 2 / sizeof(*m->slot))
+	while (slots < min_slots && slots < SIZE_MAX / 2 / sizeof(struct hash_node *))
 		slots *= 2;
-	m->slot = calloc(slots, sizeof(*m->slot));
+	m->slot = calloc(slots, sizeof(struct hash_node *));
 	if (!m->slot)
 		return -ENOMEM;
 	m->slots = slots;
@@ -36,7 +36,7 @@ static void hashmap_grow(struct hashmap *m)
 {
 	struct hashmap bigger = {.slots = m->slots * 2};
 
-	bigger.slot = calloc(bigger.slots, sizeof(*bigger.slot));
+	bigger.slot = calloc(bigger.slots, sizeof(struct hash_node *));
 	if (!bigger.slot)
 		return; /* longer chains still find everything */
 	for (size_t i = 0; i < m->slots; i++) {

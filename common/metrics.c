@@ -440,7 +440,7 @@ static const struct metric **metrics_collect(struct metrics *m, size_t *ret_n)
 	size_t n = 0;
 
 	mtx_lock(&m->lock);
-	all = malloc((m->n_series + 1) * sizeof(*all));
+	all = malloc((m->n_series + 1) * sizeof(struct metric *));
 	for (f = m->families.next; all && f != &m->families; f = f->next)
 		list_for_each(x, &container_of(f, struct family, link)->series) all[n++] =
 			container_of(x, struct metric, link);
@@ -453,15 +453,17 @@ void metrics_print(struct metrics *m, struct str *out)
 {
 	static const char *const types[] = {"counter", "gauge", "histogram"};
 	_cleanup_(freep) const struct metric **all = NULL;
-	const struct family *f = NULL;
 	size_t n;
 
 	all = metrics_collect(m, &n);
-	if (!all)
+	if (!all) {
 		out->err = -ENOMEM;
+		return;
+	}
 	for (size_t i = 0; i < n; i++) {
-		if (all[i]->family != f) {
-			f = all[i]->family;
+		const struct family *f = all[i]->family;
+
+		if (i == 0 || all[i - 1]->family != f) {
 			str_addf(out, "# HELP %s ", f->name);
 			add_escaped(out, f->help, false);
 			str_addf(out, "\n# TYPE %s %s\n", f->name, types[f->type]);

@@ -626,7 +626,7 @@ static int redis_insist(struct redis *r, uint64_t deadline_us, const char *cmd, 
 		bool by_script;
 		int e = redis_acquire(r, deadline_us, &c);
 
-		if (e < 0)
+		if (e)
 			return e;
 		e = conn_append_raw(c, cmd, len);
 		if (e == 0)
