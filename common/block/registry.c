@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The member list in Redis: one script does it all (member.lua); here its arguments are made and
+ * its answer becomes a snapshot. Stateless but for the prepared script; any thread that may block.
+ */
+#include "common/block/registry.h"
+
+#include <inttypes.h>
+
+#include "common/embed.h"
+#include "common/parse.h"
+
+EMBED(member_lua, "common/block/member.lua");
+
+enum { GROUP_MAX = MSG_NAME_MAX, KEYS = 7, ARGS = 5, RECORD_MAX = MEMBER_ADDR_MAX + 48, FIRST = 4 };
+
+struct registry {
+	struct redis *redis;
+	struct redis_script script;
+	char group[GROUP_MAX + 1];
+	char members[GROUP_MAX + 32], versions[GROUP_MAX + 32], seen[GROUP_MAX + 32],
+		state[GROUP_MAX + 32];
+};
+
+static bool group_valid(const char *group)
+{
+	size_t n = strnlen(group, GROUP_MAX + 1);
+
+	if (n == 0 || n > GROUP_MAX)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)group[i] <= ' ' || group[i] == 127)
+			return false;
+	return true;
+}
+
+int registry_new(struct redis *r, const char *group, struct registry **ret)
+{
+	struct registry *g;
+	int rc;
+
+	if (!group_valid(group))
+		return -EINVAL;
+	g = calloc(1, sizeof(*g));
+	if (!g)
+		return -ENOMEM;
+	rc = redis_script_init(&g->script, "member", "", member_lua);
+	if (rc < 0) {
+		free(g);
+		return rc;
+	}
+	g->redis = r;
+	snprintf(g->group, sizeof(g->group), "%s", group);
+	snprintf(g->members, sizeof(g->members), "_group:%s:members", group);
+	snprintf(g->versions, sizeof(g->versions), "_group:%s:versions", group);
+	snprintf(g->seen, sizeof(g->seen), "_group:%s:seen", group);
+	snprintf(g->state, sizeof(g->state), "_group:%s:state", group);
+	*ret = g;
+	return 0;
+}
+
+void registry_free(struct registry *g)
+{
+	if (!g)
+		return;
+	redis_script_fini(&g->script);
+	free(g);
+}
+
+static void registry_freep(struct registry **g)
+{
+	registry_free(*g);
+}
+
+/* "state weight port addr" */
+static void record_print(const struct member *m, char ret[RECORD_MAX])
+{
+	snprintf(ret, RECORD_MAX, "%d %" PRIu32 " %u %s", (int)m->state, m->weight,
+		 (unsigned)m->port, m->addr);
+}
+
+static int record_number(const char **p, uint64_t max, uint64_t *ret)
+{
+	const char *end = strchr(*p, ' ');
+	char text[24];
+
+	if (!end || end == *p || (size_t)(end - *p) >= sizeof(text))
+		return -EINVAL;
+	memcpy(text, *p, (size_t)(end - *p));
+	text[end - *p] = '\0';
+	*p = end + 1;
+	return parse_u64(text, max, ret);
+}
+
+static int record_parse(const char *id, const char *record, struct member *ret)
+{
+	struct member m = {.port = 0};
+	uint64_t state, weight, port;
+	int n;
+
+	if (record_number(&record, MEMBER_DRAINING, &state) < 0 ||
+	    record_number(&record, MEMBER_WEIGHT_MAX, &weight) < 0 ||
+	    record_number(&record, UINT16_MAX, &port) < 0)
+		return -EINVAL;
+	m.state = (enum member_state)state;
+	m.weight = (uint32_t)weight;
+	m.port = (uint16_t)port;
+	n = snprintf(m.id, sizeof(m.id), "%s", id);
+	if (n < 0 || (size_t)n >= sizeof(m.id))
+		return -EINVAL;
+	n = snprintf(m.addr, sizeof(m.addr), "%s", record);
+	if (n < 0 || (size_t)n >= sizeof(m.addr) || !member_valid(&m))
+		return -EINVAL;
+	*ret = m;
+	return 0;
+}
+
+static int member_by_id(const void *a, const void *b)
+{
+	return strcmp(((const struct member *)a)->id, ((const struct member *)b)->id);
+}
+
+/* The changes of an answer, sorted by id; those who are gone have state 0. What does not parse is
+ * gone, too: one bad record must not cost the others their ring. */
+static int changes_read(const struct redis_reply *reply, struct member **ret, size_t *ret_n)
+{
+	size_t pairs = (redis_reply_len(reply) - FIRST) / 2, n = 0;
+	struct member *m;
+
+	if (pairs > 2 * CLUSTER_MEMBERS_MAX)
+		return -EPROTO;
+	m = calloc(pairs + 1, sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	for (size_t i = 0; i < pairs; i++) {
+		size_t len;
+		const char *id = redis_reply_str(redis_reply_at(reply, FIRST + 2 * i), &len);
+		const char *rec = redis_reply_str(redis_reply_at(reply, FIRST + 2 * i + 1), &len);
+
+		if (!id || !rec || strlen(id) >= sizeof(m->id))
+			continue;
+		if (record_parse(id, rec, &m[n]) < 0) {
+			memset(&m[n], 0, sizeof(m[n]));
+			snprintf(m[n].id, sizeof(m[n].id), "%s", id);
+		}
+		n++;
+	}
+	qsort(m, n, sizeof(*m), member_by_id);
+	*ret = m;
+	*ret_n = n;
+	return 0;
+}
+
+/* old (NULL: nothing) with the changes: both are sorted */
+static int cluster_changed(const struct cluster *old, uint64_t version, const struct member *change,
+			   size_t n, struct cluster **ret)
+{
+	size_t have = old ? old->n : 0, i = 0, k = 0, all = 0;
+	_cleanup_(freep) struct member *m = calloc(have + n + 1, sizeof(*m));
+
+	if (!m)
+		return -ENOMEM;
+	while (i < have || k < n) {
+		int d = i == have ? 1 : k == n ? -1 : strcmp(old->members[i].id, change[k].id);
+
+		if (d < 0)
+			m[all++] = old->members[i++];
+		else if (change[k].state)
+			m[all++] = change[k++];
+		else
+			k++;
+		i += d == 0;
+	}
+	if (all > CLUSTER_MEMBERS_MAX)
+		return -EPROTO;
+	*ret = cluster_new(version, m, all);
+	return *ret ? 0 : -ENOMEM;
+}
+
+enum answer_kind { SAME, CHANGES, EVERYBODY };
+
+static int answer_apply(const struct redis_reply *reply, uint64_t version, int64_t kind,
+			struct cluster **io)
+{
+	_cleanup_(freep) struct member *change = NULL;
+	struct cluster *c = NULL;
+	size_t n = 0;
+	int r;
+
+	if (kind == SAME)
+		return 0;
+	if (kind != EVERYBODY && (kind != CHANGES || !*io))
+		return -EPROTO;
+	r = changes_read(reply, &change, &n);
+	if (r < 0)
+		return r;
+	/* a server that lost the list is not believed: the ring stays as it was (G11) */
+	if (kind == EVERYBODY && n == 0 && *io && (*io)->n > 0)
+		return 0;
+	r = cluster_changed(kind == CHANGES ? *io : NULL, version, change, n, &c);
+	if (r < 0)
+		return r;
+	cluster_unref(*io);
+	*io = c;
+	return 0;
+}
+
+static int answer_read(const struct redis_reply *reply, struct cluster **io,
+		       struct generation *ret_gen)
+{
+	struct generation gen = {{0}};
+	const char *text, *version;
+	uint64_t v;
+	size_t n;
+	int r;
+
+	if (redis_reply_len(reply) == 1 && redis_reply_int(redis_reply_at(reply, 0)) == 0)
+		return -ENOENT;
+	text = redis_reply_str(redis_reply_at(reply, 1), &n);
+	if (!text || (n != 0 && n != sizeof(gen.b)))
+		return -EPROTO;
+	memcpy(gen.b, text, n);
+	version = redis_reply_str(redis_reply_at(reply, 2), &n);
+	if (!version || parse_u64(version, UINT64_MAX, &v) < 0 || redis_reply_len(reply) % 2)
+		return -EPROTO;
+	r = answer_apply(reply, v, redis_reply_int(redis_reply_at(reply, 3)), io);
+	if (r == 0)
+		*ret_gen = gen;
+	return r;
+}
+
+static int registry_call(struct registry *g, uint64_t deadline_us, const char *mode, const char *id,
+			 const char *record, struct cluster **io, struct generation *ret_gen)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	char version[24];
+	const char *argv[KEYS + ARGS] = {"setting", "_gen",   g->members, g->versions,
+					 g->seen,   g->state, "_groups",  mode,
+					 version,   g->group, id,	  record};
+	size_t lens[KEYS + ARGS];
+	int r;
+
+	snprintf(version, sizeof(version), "%" PRIu64, *io ? (*io)->version : 0);
+	for (unsigned i = 0; i < KEYS + ARGS; i++)
+		lens[i] = strlen(argv[i]);
+	r = redis_eval(g->redis, deadline_us, &g->script, KEYS, KEYS + ARGS, argv, lens, &reply);
+	return r < 0 ? r : answer_read(reply, io, ret_gen);
+}
+
+int registry_heartbeat(struct registry *g, uint64_t deadline_us, const struct member *self,
+		       struct cluster **io, struct generation *ret_gen)
+{
+	char record[RECORD_MAX];
+
+	if (!member_valid(self))
+		return -EINVAL;
+	record_print(self, record);
+	return registry_call(g, deadline_us, "beat", self->id, record, io, ret_gen);
+}
+
+int registry_fetch(struct registry *g, uint64_t deadline_us, struct cluster **io,
+		   struct generation *ret_gen)
+{
+	return registry_call(g, deadline_us, "fetch", "", "", io, ret_gen);
+}
+
+int registry_leave(struct registry *g, uint64_t deadline_us, const char *id)
+{
+	struct cluster *none = NULL;
+	struct generation gen;
+	int r = registry_call(g, deadline_us, "leave", id, "", &none, &gen);
+
+	cluster_unref(none);
+	return r;
+}
+
+int registry_each(struct redis *r, uint64_t deadline_us,
+		  void (*fn)(const char *group, const struct cluster *c, void *arg), void *arg)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *names = NULL;
+	int rc = redis_once(r, deadline_us, &names, "SMEMBERS _groups");
+
+	for (size_t i = 0; rc == 0 && i < redis_reply_len(names); i++) {
+		_cleanup_(registry_freep) struct registry *g = NULL;
+		const char *name = redis_reply_str(redis_reply_at(names, i), NULL);
+		struct cluster *c = NULL;
+		struct generation gen;
+
+		if (!name || registry_new(r, name, &g) < 0)
+			continue;
+		rc = registry_call(g, deadline_us, "peek", "", "", &c, &gen);
+		if (rc == 0 && c)
+			fn(name, c, arg);
+		cluster_unref(c);
+	}
+	return rc;
+}
