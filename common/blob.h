@@ -1,19 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A counted, read-only range of bytes: of a pool buffer, or of an open file (sent with sendfile, or passed on as a descriptor).
- * A struct blob is a value that holds one reference; an empty one ({0}) holds none. */
+/* A counted, read-only range of bytes: of a pool buffer, or of an open file (sent with sendfile, or
+ * passed on as a descriptor). A struct blob is a value that holds one reference; an empty one ({0})
+ * holds none. */
 #ifndef STOKE_COMMON_BLOB_H
 #define STOKE_COMMON_BLOB_H
 
 #include "common/pool.h"
 
-struct blob_file { int fd; unsigned refs; void (*closed)(struct blob_file *f, void *arg); void *arg; };
-struct blob { struct buf *buf; struct blob_file *file; uint64_t off; size_t len; };
+struct blob_file {
+	int fd;
+	unsigned refs;
+	void (*closed)(struct blob_file *f, void *arg);
+	void *arg;
+};
+struct blob {
+	struct buf *buf;
+	struct blob_file *file;
+	uint64_t off;
+	size_t len;
+};
 
 /* takes over the caller's reference of buf */
 struct blob blob_of_buf(struct buf *buf, size_t off, size_t len);
 /* takes over the caller's reference of file */
 struct blob blob_of_file(struct blob_file *file, uint64_t off, size_t len);
-/* takes over fd; one reference; closed (may be NULL) runs after the last one closed it. NULL: no memory, fd stays the caller's */
+/* takes over fd; one reference; closed (may be NULL) runs after the last one closed it. NULL: no
+ * memory, fd stays the caller's */
 struct blob_file *blob_file_new(int fd, void (*closed)(struct blob_file *f, void *arg), void *arg);
 struct blob_file *blob_file_ref(struct blob_file *f);
 void blob_file_unref(struct blob_file *f);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A leaf lock. A thread holds at most one at a time, and under it calls nothing that locks, waits or completes: mtx_lock asserts it.
- * Annotated for clang -Wthread-safety: mark functions that need it with REQUIRES(x->lock). */
+/* A leaf lock. A thread holds at most one at a time, and under it calls nothing that locks, waits
+ * or completes: mtx_lock asserts it. Annotated for clang -Wthread-safety: mark functions that need
+ * it with REQUIRES(x->lock). */
 #ifndef STOKE_COMMON_MTX_H
 #define STOKE_COMMON_MTX_H
 
@@ -9,11 +10,11 @@
 #include "common/base.h"
 
 #if defined(__clang__)
-#define CAPABILITY(x)	__attribute__((capability(x)))
-#define ACQUIRE(...)	__attribute__((acquire_capability(__VA_ARGS__)))
-#define RELEASE(...)	__attribute__((release_capability(__VA_ARGS__)))
-#define REQUIRES(...)	__attribute__((requires_capability(__VA_ARGS__)))
-#define NO_ANALYSIS	__attribute__((no_thread_safety_analysis))
+#define CAPABILITY(x) __attribute__((capability(x)))
+#define ACQUIRE(...)  __attribute__((acquire_capability(__VA_ARGS__)))
+#define RELEASE(...)  __attribute__((release_capability(__VA_ARGS__)))
+#define REQUIRES(...) __attribute__((requires_capability(__VA_ARGS__)))
+#define NO_ANALYSIS   __attribute__((no_thread_safety_analysis))
 #else
 #define CAPABILITY(x)
 #define ACQUIRE(...)
@@ -21,12 +22,19 @@
 #define REQUIRES(...)
 #define NO_ANALYSIS
 #endif
-#define GUARDED_BY(x)	/* clang 14 cannot follow it to a neighbouring member */
+#define GUARDED_BY(x) /* clang 14 cannot follow it to a neighbouring member */
 
-struct CAPABILITY("mutex") mtx { pthread_mutex_t m; };
-struct cond { pthread_cond_t c; };	/* waits by the monotonic clock */
+struct CAPABILITY("mutex") mtx {
+	pthread_mutex_t m;
+};
+struct cond {
+	pthread_cond_t c;
+}; /* waits by the monotonic clock */
 
-#define MTX_INIT { PTHREAD_MUTEX_INITIALIZER }
+#define MTX_INIT                                                                                   \
+	{                                                                                          \
+		PTHREAD_MUTEX_INITIALIZER                                                          \
+	}
 void mtx_init(struct mtx *m);
 void mtx_fini(struct mtx *m);
 void mtx_lock(struct mtx *m) ACQUIRE(m);
@@ -34,7 +42,8 @@ void mtx_unlock(struct mtx *m) RELEASE(m);
 
 void cond_init(struct cond *c);
 void cond_fini(struct cond *c);
-/* waiting gives the lock up, so it is allowed while holding m alone; workq, loop and commands only, never a FUSE or loop thread */
+/* waiting gives the lock up, so it is allowed while holding m alone; workq, loop and commands only,
+ * never a FUSE or loop thread */
 void cond_wait(struct cond *c, struct mtx *m) REQUIRES(m);
 /* false when us passed */
 bool cond_wait_us(struct cond *c, struct mtx *m, uint64_t us) REQUIRES(m);

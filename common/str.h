@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growable string, always NUL-terminated once something was added. After a failed allocation it keeps what it had and remembers the
- * failure: add many times, check str_error once. */
+/* Growable string, always NUL-terminated once something was added. After a failed allocation it
+ * keeps what it had and remembers the failure: add many times, check str_error once. */
 #ifndef STOKE_COMMON_STR_H
 #define STOKE_COMMON_STR_H
 
 #include "common/base.h"
 
-struct str { char *s; size_t len, cap; int err; };
+struct str {
+	char *s;
+	size_t len, cap;
+	int err;
+};
 
-#define STR_INIT { .s = NULL }
+#define STR_INIT                                                                                   \
+	{                                                                                          \
+		.s = NULL                                                                          \
+	}
 void str_fini(struct str *b);
 void str_add(struct str *b, const char *s);
 void str_addn(struct str *b, const void *p, size_t n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starting threads. Every thread but main blocks signals, so that they reach main alone, and so that writing to a closed socket is
- * EPIPE and never SIGPIPE. */
+/* Starting threads. Every thread but main blocks signals, so that they reach main alone, and so
+ * that writing to a closed socket is EPIPE and never SIGPIPE. */
 #ifndef STOKE_COMMON_THREAD_H
 #define STOKE_COMMON_THREAD_H
 
