@@ -27,13 +27,14 @@ void metrics_label(struct str *labels, const char *name, const char *value);
 int metrics_callback(struct metrics *m, const char *name, const char *labels, enum metric_type type,
 		     const char *help, double (*fn)(void *arg), void *arg);
 
-void metric_add(struct metric *m,
-		uint64_t n); /* counter; harmless on NULL, so that tests need no registry */
-void metric_set(struct metric *m, int64_t v); /* gauge */
-void metric_observe_us(
-	struct metric *m,
-	uint64_t us); /* histogram in seconds, buckets doubling from 50 us to 100 s */
-uint64_t metric_value(const struct metric *m); /* counter's sum, or histogram's count */
+/* counter; harmless on NULL, as the next two, so that tests need no registry */
+void metric_add(struct metric *m, uint64_t n);
+/* gauge */
+void metric_set(struct metric *m, int64_t v);
+/* histogram in seconds, buckets doubling from 50 us to 105 s */
+void metric_observe_us(struct metric *m, uint64_t us);
+/* counter's sum, gauge's value, or histogram's count */
+uint64_t metric_value(const struct metric *m);
 /* q in 0…1, from the histogram's buckets; 0 when nothing was observed */
 uint64_t metric_quantile_us(const struct metric *m, double q);
 /* appends everything in exposition format (# HELP, # TYPE, sorted by name) */
