@@ -3,6 +3,7 @@
  * records of the two roots. One script writes all of it, so two formats at once make one volume.
  * Blocks; any thread. */
 #include "client/meta/engine.h"
+#include "client/meta/reply.h"
 
 #include <jansson.h>
 
@@ -166,7 +167,7 @@ int meta_format(struct redis *r, uint64_t deadline_us, const struct format_reque
 		str_addf(err, "%s: %s", redis_name(r), strerror(-rc));
 	if (rc)
 		return rc;
-	there = redis_reply_str(redis_reply_at(reply, 1), &n);
+	there = reply_text(reply_at(reply, 1), &n);
 	rc = there ? setting_parse(there, n, &s, err)
 		   : setting_parse(str_c(&text), text.len, &s, err);
 	if (rc)

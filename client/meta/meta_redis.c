@@ -121,7 +121,7 @@ static int quotas_check(struct meta_redis *mr, uint64_t deadline_us, struct str 
 
 	if (r)
 		return r;
-	if (redis_reply_int(reply) == 0)
+	if (reply_int(reply) == 0)
 		return 0;
 	str_add(err, "the volume uses directory quotas, which are not handled yet: mount it "
 		     "read-only (--read-only)");

@@ -6,6 +6,7 @@
 #define STOKE_CLIENT_META_META_REDIS_H
 
 #include "client/meta/engine.h"
+#include "client/meta/reply.h"
 #include "common/workq.h"
 
 enum script {

@@ -11,7 +11,7 @@ int redis_getattr(struct meta *m, uint64_t inode, struct attr *ret)
 
 	if (r)
 		return op_error(r);
-	if (redis_reply_type(reply) == REDIS_NIL)
+	if (reply_type(reply) == REDIS_NIL)
 		return -ENOENT;
 	return reply_attr(reply, ret);
 }
@@ -36,7 +36,7 @@ int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsi
 	args_u64(&args, c->uid);
 	r = op_eval(mr, SC_SETATTR, &args, &reply);
 	op_end(mr, &args);
-	return r ? r : reply_attr(redis_reply_at(reply, 0), ret);
+	return r ? r : reply_attr(reply_at(reply, 0), ret);
 }
 
 int redis_statfs(struct meta *m, struct meta_statfs *ret)
@@ -49,10 +49,10 @@ int redis_statfs(struct meta *m, struct meta_statfs *ret)
 
 	if (r)
 		return op_error(r);
-	if (redis_reply_len(reply) != 2)
+	if (reply_len(reply) != 2)
 		return -EIO;
-	used = redis_reply_int(redis_reply_at(reply, 0));
-	inodes = redis_reply_int(redis_reply_at(reply, 1));
+	used = reply_int(reply_at(reply, 0));
+	inodes = reply_int(reply_at(reply, 1));
 	meta_fill_statfs(m, used > 0 ? (uint64_t)used : 0, inodes > 0 ? (uint64_t)inodes : 0, ret);
 	return 0;
 }
@@ -82,7 +82,7 @@ int redis_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret,
 
 	if (r)
 		return op_error(r);
-	p = redis_reply_str(reply, &n);
+	p = reply_text(reply, &n);
 	return p ? take_bytes(p, n, ret, ret_len) : -ENODATA;
 }
 
@@ -115,9 +115,9 @@ int redis_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len)
 
 	if (r)
 		return op_error(r);
-	for (size_t i = 0; i < redis_reply_len(reply); i++) {
+	for (size_t i = 0; i < reply_len(reply); i++) {
 		size_t n;
-		const char *p = redis_reply_str(redis_reply_at(reply, i), &n);
+		const char *p = reply_text(reply_at(reply, i), &n);
 
 		if (p && n)
 			str_addn(&names, p, n + 1); /* a reply's bytes end with a NUL */

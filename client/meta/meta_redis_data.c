@@ -8,7 +8,7 @@
 static int reply_slices(struct meta_redis *mr, const struct redis_reply *list,
 			struct chunk_list *ret)
 {
-	size_t n = redis_reply_len(list), len;
+	size_t n = reply_len(list), len;
 	struct slice *s = calloc(n + 1, sizeof(*s));
 	uint64_t highest = 0;
 	const char *p;
@@ -16,7 +16,7 @@ static int reply_slices(struct meta_redis *mr, const struct redis_reply *list,
 	if (!s)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
-		p = redis_reply_str(redis_reply_at(list, i), &len);
+		p = reply_text(reply_at(list, i), &len);
 		if (!p || slice_decode((const uint8_t *)p, len, &s[i])) {
 			free(s);
 			return -EIO;
@@ -43,11 +43,11 @@ static int read_lists(struct meta_redis *mr, uint64_t inode, uint32_t index, uin
 	args_u64(&args, n);
 	r = op_eval(mr, SC_READ, &args, &reply);
 	if (!r)
-		r = reply_attr(redis_reply_at(reply, 0), &a);
+		r = reply_attr(reply_at(reply, 0), &a);
 	if (r)
 		return r;
 	for (uint32_t i = 0; i < n; i++) {
-		const struct redis_reply *list = redis_reply_at(reply, 1 + (size_t)i);
+		const struct redis_reply *list = reply_at(reply, 1 + (size_t)i);
 
 		ret[i] = (struct chunk_list){.index = index + i, .attr = a};
 		r = list ? reply_slices(mr, list, &ret[i]) : 0;
@@ -92,9 +92,9 @@ int redis_close(struct meta *m, uint64_t inode)
 	args_u64(&args, m->session);
 	r = op_eval(mr, SC_SUSTAINED, &args, &reply);
 	op_end(mr, &args);
-	if (r || !reply_is(redis_reply_at(reply, 0), "gone"))
+	if (r || !reply_is(reply_at(reply, 0), "gone"))
 		return r;
-	r = reply_be64(redis_reply_at(reply, 1), &length);
+	r = reply_be64(reply_at(reply, 1), &length);
 	if (!r)
 		delete_later(mr, inode, length);
 	return r;
@@ -148,9 +148,9 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 	if (r == -ESTALE)
 		(void)generation_check(mr, op_deadline(mr)); /* else the next beat does it */
 	if (!r)
-		r = reply_attr(redis_reply_at(reply, 0), &a);
+		r = reply_attr(reply_at(reply, 0), &a);
 	if (!r)
-		r = reply_be64(redis_reply_at(reply, 2), &before);
+		r = reply_be64(reply_at(reply, 2), &before);
 	if (r)
 		return r;
 	slice_seen(mr, s->id);

@@ -45,9 +45,9 @@ static int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index)
 	args_u64(&args, index);
 	r = own_eval(mr, SC_DELCHUNK, &args, own_deadline(mr), &reply);
 	op_end(mr, &args);
-	for (size_t i = 0; !r && i + 1 < redis_reply_len(reply); i += 2) {
-		int64_t id = redis_reply_int(redis_reply_at(reply, i));
-		int64_t size = redis_reply_int(redis_reply_at(reply, i + 1));
+	for (size_t i = 0; !r && i + 1 < reply_len(reply); i += 2) {
+		int64_t id = reply_int(reply_at(reply, i));
+		int64_t size = reply_int(reply_at(reply, i + 1));
 
 		if (id > 0 && size > 0)
 			r = delete_slice(mr, (uint64_t)id, (uint32_t)size);
@@ -72,7 +72,7 @@ static int delete_range(struct meta_redis *mr, uint64_t inode, uint32_t from, ui
 		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 
 		r = redis_next(c, deadline, &reply);
-		has[i] = !r && redis_reply_int(reply) > 0;
+		has[i] = !r && reply_int(reply) > 0;
 	}
 	redis_release(c);
 	for (uint32_t i = 0; i < n && !r; i++) {
@@ -99,13 +99,13 @@ static int delete_found(struct meta_redis *mr, uint64_t inode)
 
 		if (r)
 			return r;
-		page = redis_reply_at(reply, 1);
-		next = page ? redis_reply_str(redis_reply_at(reply, 0), &n) : NULL;
+		page = reply_at(reply, 1);
+		next = page ? reply_text(reply_at(reply, 0), &n) : NULL;
 		if (!next || n >= sizeof(cursor))
 			return -EIO;
 		memcpy(cursor, next, n + 1);
-		for (size_t i = 0; i < redis_reply_len(page) && !r; i++) {
-			const char *key = redis_reply_str(redis_reply_at(page, i), &n);
+		for (size_t i = 0; i < reply_len(page) && !r; i++) {
+			const char *key = reply_text(reply_at(page, i), &n);
 
 			if (key && n > skip)
 				r = delete_chunk(mr, inode,

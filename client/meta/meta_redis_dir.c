@@ -37,8 +37,8 @@ static int listing_add(struct listing *l, const struct redis_reply *name,
 		       const struct redis_reply *value)
 {
 	size_t n = 0, len = 0;
-	const char *s = name ? redis_reply_str(name, &n) : NULL;
-	const char *v = value ? redis_reply_str(value, &len) : NULL;
+	const char *s = name ? reply_text(name, &n) : NULL;
+	const char *v = value ? reply_text(value, &len) : NULL;
 	uint64_t inode;
 	uint8_t type;
 	int r;
@@ -74,13 +74,13 @@ static int listing_scan(struct meta_redis *mr, uint64_t inode, struct listing *l
 
 		if (r)
 			return op_error(r);
-		page = redis_reply_at(reply, 1);
-		next = page ? redis_reply_str(redis_reply_at(reply, 0), &n) : NULL;
+		page = reply_at(reply, 1);
+		next = page ? reply_text(reply_at(reply, 0), &n) : NULL;
 		if (!next || n >= sizeof(cursor))
 			return -EIO;
 		memcpy(cursor, next, n + 1);
-		for (size_t i = 0; i + 1 < redis_reply_len(page); i += 2) {
-			r = listing_add(l, redis_reply_at(page, i), redis_reply_at(page, i + 1));
+		for (size_t i = 0; i + 1 < reply_len(page); i += 2) {
+			r = listing_add(l, reply_at(page, i), reply_at(page, i + 1));
 			if (r)
 				return r;
 		}
@@ -143,7 +143,7 @@ static int listing_records(struct meta_redis *mr, struct meta_entry *e, size_t n
 	for (size_t i = 0; i < n; i++) {
 		struct attr a;
 
-		if (!reply_attr(redis_reply_at(reply, i), &a)) {
+		if (!reply_attr(reply_at(reply, i), &a)) {
 			e[i].attr = a;
 			e[i].full = true;
 		}

@@ -7,7 +7,7 @@
 static int reply_entry(const struct redis_reply *r, uint8_t *ret_type, uint64_t *ret_inode)
 {
 	size_t n;
-	const char *p = r ? redis_reply_str(r, &n) : NULL;
+	const char *p = r ? reply_text(r, &n) : NULL;
 
 	return p && entry_decode((const uint8_t *)p, n, ret_type, ret_inode) == 0 ? 0 : -EIO;
 }
@@ -31,12 +31,12 @@ int redis_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 	r = op_eval(mr, SC_LOOKUP, &args, &reply);
 	if (r)
 		return r;
-	r = reply_entry(redis_reply_at(reply, 0), &type, &inode);
+	r = reply_entry(reply_at(reply, 0), &type, &inode);
 	if (r)
 		return r;
 	/* an entry whose record is lost is still there, with nothing but its type */
-	record = redis_reply_at(reply, 1);
-	if (record && redis_reply_type(record) == REDIS_STR)
+	record = reply_at(reply, 1);
+	if (record && reply_type(record) == REDIS_STR)
 		r = reply_attr(record, &a);
 	else
 		a.type = type;
@@ -79,7 +79,7 @@ int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 	r = op_eval(mr, SC_MKNOD, &args, &reply);
 	op_end(mr, &args);
 	if (!r)
-		r = reply_attr(redis_reply_at(reply, 0), ret_attr);
+		r = reply_attr(reply_at(reply, 0), ret_attr);
 	if (r)
 		return r;
 	stat_add(mr, parent, 0, 4096, 1);
@@ -108,7 +108,7 @@ int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_
 	r = op_eval(mr, SC_LINK, &args, &reply);
 	op_end(mr, &args);
 	if (!r)
-		r = reply_attr(redis_reply_at(reply, 0), &a);
+		r = reply_attr(reply_at(reply, 0), &a);
 	if (r)
 		return r;
 	open_named(m, inode);
@@ -121,12 +121,11 @@ int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_
 int reply_removed(const struct redis_reply *r, size_t at, struct removed *ret)
 {
 	size_t n;
-	struct removed d = {.what = redis_reply_str(redis_reply_at(r, at), &n)};
+	struct removed d = {.what = reply_text(reply_at(r, at), &n)};
 
-	d.type = (uint8_t)redis_reply_int(redis_reply_at(r, at + 1));
-	if (!d.what || reply_be64(redis_reply_at(r, at + 2), &d.inode) ||
-	    reply_be64(redis_reply_at(r, at + 3), &d.length) ||
-	    reply_be64(redis_reply_at(r, at + 4), &d.hour))
+	d.type = (uint8_t)reply_int(reply_at(r, at + 1));
+	if (!d.what || reply_be64(reply_at(r, at + 2), &d.inode) ||
+	    reply_be64(reply_at(r, at + 3), &d.length) || reply_be64(reply_at(r, at + 4), &d.hour))
 		return -EIO;
 	*ret = d;
 	return 0;
@@ -239,14 +238,14 @@ static void stat_move(struct meta_redis *mr, const struct attr *a, uint64_t from
 static int renamed(struct meta_redis *mr, const struct redis_reply *reply, uint64_t parent,
 		   uint64_t new_parent, uint64_t *ret, struct attr *ret_attr)
 {
-	const struct redis_reply *what = redis_reply_at(reply, 2);
+	const struct redis_reply *what = reply_at(reply, 2);
 	struct attr a, b;
 	struct removed d;
 	uint64_t inode;
-	int r = reply_attr(redis_reply_at(reply, 0), &a);
+	int r = reply_attr(reply_at(reply, 0), &a);
 
 	if (!r)
-		r = reply_be64(redis_reply_at(reply, 1), &inode);
+		r = reply_be64(reply_at(reply, 1), &inode);
 	if (r)
 		return r;
 	*ret = inode;
@@ -255,10 +254,10 @@ static int renamed(struct meta_redis *mr, const struct redis_reply *reply, uint6
 		return 0;
 	stat_move(mr, &a, parent, new_parent);
 	if (reply_is(what, "exchange")) {
-		r = reply_attr(redis_reply_at(reply, 3), &b);
+		r = reply_attr(reply_at(reply, 3), &b);
 		if (!r)
 			stat_move(mr, &b, new_parent, parent);
-	} else if (redis_reply_len(reply) > 3) {
+	} else if (reply_len(reply) > 3) {
 		r = reply_removed(reply, 3, &d);
 		if (!r)
 			removed_done(mr, new_parent, &d);
@@ -308,7 +307,7 @@ int redis_readlink(struct meta *m, uint64_t inode, char **ret)
 
 	if (r)
 		return op_error(r);
-	p = redis_reply_str(reply, &n);
+	p = reply_text(reply, &n);
 	if (!p)
 		return -ENOENT;
 	if (n == 0 || n > SYMLINK_MAX + 1 || memchr(p, '\0', n))

@@ -168,7 +168,7 @@ int op_cmdv(struct meta_redis *mr, int argc, const char **argv, const size_t *le
 int reply_attr(const struct redis_reply *r, struct attr *ret)
 {
 	size_t n;
-	const char *p = r ? redis_reply_str(r, &n) : NULL;
+	const char *p = r ? reply_text(r, &n) : NULL;
 
 	return p && attr_decode((const uint8_t *)p, n, ret) == 0 ? 0 : -EIO;
 }
@@ -176,7 +176,7 @@ int reply_attr(const struct redis_reply *r, struct attr *ret)
 int reply_be64(const struct redis_reply *r, uint64_t *ret)
 {
 	size_t n;
-	const char *p = r ? redis_reply_str(r, &n) : NULL;
+	const char *p = r ? reply_text(r, &n) : NULL;
 	uint64_t v = 0;
 
 	if (!p || n != 8)
@@ -190,7 +190,7 @@ int reply_be64(const struct redis_reply *r, uint64_t *ret)
 bool reply_is(const struct redis_reply *r, const char *text)
 {
 	size_t n;
-	const char *p = r ? redis_reply_str(r, &n) : NULL;
+	const char *p = r ? reply_text(r, &n) : NULL;
 
 	return p && n == strlen(text) && !memcmp(p, text, n);
 }
@@ -205,9 +205,9 @@ static int counter_take(struct meta_redis *mr, const char *counter, uint64_t bat
 		       (unsigned long long)batch);
 	if (r)
 		return op_error(r);
-	if (redis_reply_type(reply) != REDIS_INT || redis_reply_int(reply) < (int64_t)batch)
+	if (reply_type(reply) != REDIS_INT || reply_int(reply) < (int64_t)batch)
 		return -EIO;
-	*ret = (uint64_t)redis_reply_int(reply);
+	*ret = (uint64_t)reply_int(reply);
 	return 0;
 }
 

@@ -156,7 +156,7 @@ static void take_generation(struct meta_redis *mr, const char *p, size_t n)
 static void take_beat(struct meta_redis *mr, const struct redis_reply *reply)
 {
 	size_t n, gn;
-	const char *setting = redis_reply_str(redis_reply_at(reply, 0), &n);
+	const char *setting = reply_text(reply_at(reply, 0), &n);
 	const char *gen;
 
 	if (!setting) {
@@ -164,10 +164,10 @@ static void take_beat(struct meta_redis *mr, const struct redis_reply *reply)
 		return;
 	}
 	take_setting(mr, setting, n);
-	gen = redis_reply_str(redis_reply_at(reply, 1), &gn);
+	gen = reply_text(reply_at(reply, 1), &gn);
 	if (gen)
 		take_generation(mr, gen, gn);
-	if (redis_reply_int(redis_reply_at(reply, 3)))
+	if (reply_int(reply_at(reply, 3)))
 		refuse_writes(&mr->base, "directory quotas");
 }
 
@@ -195,7 +195,7 @@ static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
 	r = own_eval(mr, SC_HEARTBEAT, &args, deadline_us, &reply);
 	if (r)
 		return r;
-	*ret_unknown = redis_reply_int(redis_reply_at(reply, 2)) == 1;
+	*ret_unknown = reply_int(reply_at(reply, 2)) == 1;
 	take_beat(mr, reply);
 	return 0;
 }
@@ -282,10 +282,10 @@ static int session_new(struct meta_redis *mr, struct str *err)
 	bool unknown;
 	int r = redis_once(mr->own_redis, deadline, &reply, "INCRBY %snextsession 1", mr->prefix);
 
-	if (!r && redis_reply_int(reply) <= 0)
+	if (!r && reply_int(reply) <= 0)
 		r = -EIO;
 	if (!r) {
-		mr->base.session = (uint64_t)redis_reply_int(reply);
+		mr->base.session = (uint64_t)reply_int(reply);
 		mr->session_json = session_json(mr->base.conf.mount_point);
 		r = mr->session_json ? beat(mr, deadline, &unknown) : -ENOMEM;
 	}
@@ -328,8 +328,8 @@ static bool end_sustained(struct meta_redis *mr)
 	int r = redis_once(mr->own_redis, op_deadline(mr), &reply, "SMEMBERS %ssession%llu",
 			   mr->prefix, (unsigned long long)mr->base.session);
 
-	for (size_t i = 0; !r && i < redis_reply_len(reply); i++)
-		r = redis_close(&mr->base, (uint64_t)redis_reply_int(redis_reply_at(reply, i)));
+	for (size_t i = 0; !r && i < reply_len(reply); i++)
+		r = redis_close(&mr->base, (uint64_t)reply_int(reply_at(reply, i)));
 	return !r;
 }
 

@@ -61,9 +61,9 @@ static void stat_linked(struct meta_redis *mr, uint64_t inode, int64_t length, i
 	if (redis_once(mr->redis, op_deadline(mr), &reply, "HGETALL %sp%llu", mr->prefix,
 		       (unsigned long long)inode))
 		return;
-	for (size_t i = 0; i + 1 < redis_reply_len(reply); i += 2) {
-		int64_t dir = redis_reply_int(redis_reply_at(reply, i));
-		int64_t n = redis_reply_int(redis_reply_at(reply, i + 1));
+	for (size_t i = 0; i + 1 < reply_len(reply); i += 2) {
+		int64_t dir = reply_int(reply_at(reply, i));
+		int64_t n = reply_int(reply_at(reply, i + 1));
 
 		if (dir > 0 && n > 0)
 			stat_add(mr, (uint64_t)dir, length * n, space * n, 0);
@@ -160,9 +160,8 @@ static int batch_write(struct meta_redis *mr, const struct stat_batch *b, uint64
 	}
 	r = own_eval(mr, SC_DIRSTAT, &args, deadline_us, &reply);
 	op_end(mr, &args);
-	for (size_t i = 0; !r && i < redis_reply_len(reply); i++)
-		r = stat_recount(mr, (uint64_t)redis_reply_int(redis_reply_at(reply, i)),
-				 deadline_us);
+	for (size_t i = 0; !r && i < reply_len(reply); i++)
+		r = stat_recount(mr, (uint64_t)reply_int(reply_at(reply, i)), deadline_us);
 	return r;
 }
 

@@ -47,13 +47,13 @@ static int truncation_scan(struct meta_redis *mr, struct truncation *t, struct r
 
 		if (r)
 			return r;
-		page = redis_reply_at(reply, 1);
-		next = page ? redis_reply_str(redis_reply_at(reply, 0), &n) : NULL;
+		page = reply_at(reply, 1);
+		next = page ? reply_text(reply_at(reply, 0), &n) : NULL;
 		if (!next || n >= sizeof(cursor))
 			return -EIO;
 		memcpy(cursor, next, n + 1);
-		for (size_t i = 0; i < redis_reply_len(page); i++) {
-			const char *key = redis_reply_str(redis_reply_at(page, i), &n);
+		for (size_t i = 0; i < reply_len(page); i++) {
+			const char *key = reply_text(reply_at(page, i), &n);
 			unsigned long index = key && n > skip ? strtoul(key + skip, NULL, 10) : 0;
 
 			if (index <= t->first || index >= t->last)
@@ -165,7 +165,7 @@ static int truncation_try(struct meta_redis *mr, struct truncation *t, struct re
 	r = redis_cmd(c, deadline, &reply, "GET %si%llu", mr->prefix, (unsigned long long)t->inode);
 	if (r)
 		return r;
-	if (redis_reply_type(reply) == REDIS_NIL)
+	if (reply_type(reply) == REDIS_NIL)
 		return -ENOENT;
 	r = reply_attr(reply, &t->before);
 	if (!r)
@@ -199,7 +199,7 @@ static int truncation_try(struct meta_redis *mr, struct truncation *t, struct re
 	}
 	if (r)
 		return r;
-	return redis_reply_type(reply) == REDIS_NIL ? -EAGAIN : 0;
+	return reply_type(reply) == REDIS_NIL ? -EAGAIN : 0;
 }
 
 /* after a broken connection: did it happen? */
@@ -213,7 +213,7 @@ static int truncation_done(struct meta_redis *mr, const struct args *op, bool *r
 
 	if (r)
 		return r;
-	p = redis_reply_str(reply, &n);
+	p = reply_text(reply, &n);
 	*ret = p && n >= SEQ_LEN && !memcmp(p, op->v[2], SEQ_LEN);
 	return 0;
 }
@@ -269,14 +269,14 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 	args_u64(&args, t.capacity);
 	args_u64(&args, MIDDLE_MAX);
 	r = op_eval(mr, SC_TRUNCATE, &args, &reply);
-	if (!r && redis_reply_type(redis_reply_at(reply, 0)) == REDIS_NIL) {
+	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL) {
 		r = truncate_steps(mr, &t, &args);
 		a = t.after;
 		before = t.before.length;
 	} else if (!r) {
-		r = reply_attr(redis_reply_at(reply, 0), &a);
+		r = reply_attr(reply_at(reply, 0), &a);
 		if (!r)
-			r = reply_be64(redis_reply_at(reply, 2), &before);
+			r = reply_be64(reply_at(reply, 2), &before);
 	}
 	op_end(mr, &args);
 	free(t.lists);

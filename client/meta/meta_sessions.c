@@ -5,6 +5,8 @@
 
 #include <jansson.h>
 
+#include "client/meta/reply.h"
+
 enum { SESSIONS_MAX = 10000 };
 
 static json_t *session_object(struct redis *r, uint64_t deadline_us, const struct redis_reply *sid,
@@ -16,16 +18,16 @@ static json_t *session_object(struct redis *r, uint64_t deadline_us, const struc
 	size_t n;
 
 	if (redis_once(r, deadline_us, &reply, "HGET sessionInfos %lld",
-		       (long long)redis_reply_int(sid)) == 0)
-		text = redis_reply_str(reply, &n);
+		       (long long)reply_int(sid)) == 0)
+		text = reply_text(reply, &n);
 	if (text)
 		o = json_loadb(text, n, 0, NULL);
 	if (!json_is_object(o)) { /* a session without, or with broken, information is one too */
 		json_decref(o);
 		o = json_object();
 	}
-	json_object_set_new(o, "Sid", json_integer(redis_reply_int(sid)));
-	json_object_set_new(o, "Expire", json_integer(redis_reply_int(expire)));
+	json_object_set_new(o, "Sid", json_integer(reply_int(sid)));
+	json_object_set_new(o, "Expire", json_integer(reply_int(expire)));
 	return o;
 }
 
@@ -40,9 +42,9 @@ int meta_sessions_json(struct redis *r, uint64_t deadline_us, struct str *out)
 	if (rc)
 		return rc;
 	list = json_array();
-	for (size_t i = 0; i + 1 < redis_reply_len(reply); i += 2)
-		json_array_append_new(list, session_object(r, deadline_us, redis_reply_at(reply, i),
-							   redis_reply_at(reply, i + 1)));
+	for (size_t i = 0; i + 1 < reply_len(reply); i += 2)
+		json_array_append_new(list, session_object(r, deadline_us, reply_at(reply, i),
+							   reply_at(reply, i + 1)));
 	text = json_dumps(list, JSON_COMPACT);
 	json_decref(list);
 	if (!text)
