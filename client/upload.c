@@ -15,6 +15,7 @@ struct uploads {
 	struct list_node waiting;
 	unsigned running;
 	bool pumping;
+	struct cond pumped;
 };
 
 int uploads_new(struct req_env *env, struct source *chain, unsigned max, struct uploads **ret)
@@ -27,6 +28,7 @@ int uploads_new(struct req_env *env, struct source *chain, unsigned max, struct 
 	u->chain = chain;
 	u->max = max ? max : 1;
 	mtx_init(&u->lock);
+	cond_init(&u->pumped);
 	list_init(&u->waiting);
 	*ret = u;
 	return 0;
@@ -36,7 +38,13 @@ void uploads_free(struct uploads *u)
 {
 	if (!u)
 		return;
+	/* who started the last one may not be out of the pump yet */
+	mtx_lock(&u->lock);
+	while (u->pumping)
+		cond_wait(&u->pumped, &u->lock);
 	assert(u->running == 0 && list_empty(&u->waiting));
+	mtx_unlock(&u->lock);
+	cond_fini(&u->pumped);
 	mtx_fini(&u->lock);
 	free(u);
 }
@@ -50,8 +58,9 @@ static void upload_end(struct upload *up, int status)
 	mtx_lock(&u->lock);
 	u->running--;
 	mtx_unlock(&u->lock);
-	up->done(up, status);
 	uploads_pump(u);
+	/* last: the whole writer may be gone afterwards */
+	up->done(up, status);
 }
 
 static void put_done(struct block_req *req, int status, void *arg)
@@ -136,6 +145,7 @@ static void uploads_pump(struct uploads *u)
 			mtx_lock(&u->lock);
 		}
 		u->pumping = false;
+		cond_broadcast(&u->pumped);
 	}
 	mtx_unlock(&u->lock);
 }

@@ -95,8 +95,8 @@ int writer_flush_all(struct writer *w)
 
 		writer_freeze_all(w);
 		mtx_lock(&w->lock);
-		clean = w->slices == 0 ||
-			(cond_wait_us(&w->clean, &w->lock, TICK_US) && w->slices == 0);
+		clean = w->busy == 0 ||
+			(cond_wait_us(&w->clean, &w->lock, TICK_US) && w->busy == 0);
 		r = w->error;
 		mtx_unlock(&w->lock);
 		if (clean)
@@ -147,7 +147,7 @@ static void tick_run(struct loop_timer *t)
 	writer_each(w, freeze_old, &now);
 	mtx_lock(&w->lock);
 	pressed = !list_empty(&w->waiters);
-	more = w->slices > 0;
+	more = w->busy > 0;
 	w->ticking = more;
 	mtx_unlock(&w->lock);
 	if (pressed)

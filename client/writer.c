@@ -68,7 +68,7 @@ void writer_free(struct writer *w)
 	if (!w)
 		return;
 	writer_tick_stop(w);
-	assert(w->files.count == 0 && w->slices == 0);
+	assert(w->files.count == 0 && w->busy == 0);
 	uploads_free(w->uploads);
 	hashmap_fini(&w->files);
 	cond_fini(&w->clean);
@@ -147,13 +147,6 @@ struct wfile *wfile_find(struct writer *w, uint64_t inode)
 	f = find_locked(w, inode);
 	mtx_unlock(&w->lock);
 	return f;
-}
-
-void wfile_ref(struct wfile *f)
-{
-	mtx_lock(&f->w->lock);
-	f->refs++;
-	mtx_unlock(&f->w->lock);
 }
 
 bool wfile_unref_locked(struct wfile *f)
@@ -571,6 +564,29 @@ static int piece_write(struct wfile *f, struct write_op *op)
 
 /* --- running --- */
 
+static void run_begin(struct wfile *f)
+{
+	mtx_lock(&f->w->lock);
+	f->refs++;
+	f->w->busy++;
+	mtx_unlock(&f->w->lock);
+}
+
+static void run_end(struct wfile *f)
+{
+	struct writer *w = f->w;
+	bool last;
+
+	mtx_lock(&w->lock);
+	last = wfile_unref_locked(f);
+	if (--w->busy == 0)
+		cond_broadcast(&w->clean);
+	mtx_unlock(&w->lock);
+	/* w may be gone */
+	if (last)
+		wfile_destroy(f);
+}
+
 /* The next write of the queue, or NULL: idle, and f may be gone. */
 static struct write_op *run_next(struct wfile *f, int *ret_error)
 {
@@ -593,7 +609,7 @@ static struct write_op *run_next(struct wfile *f, int *ret_error)
 	work_run(f->w, &k);
 	if (n)
 		return container_of(n, struct write_op, link);
-	wfile_put(f);
+	run_end(f);
 	return NULL;
 }
 
@@ -636,7 +652,7 @@ void writer_write(struct write_op *op)
 		f->state = WFILE_RUNNING;
 	mtx_unlock(&f->lock);
 	if (run) {
-		wfile_ref(f);
+		run_begin(f);
 		wfile_run(f);
 	}
 }

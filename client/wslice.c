@@ -101,7 +101,7 @@ struct wslice *wslice_new(struct wfile *f, uint32_t index, uint32_t pos)
 	list_init(&s->work);
 	mtx_lock(&w->lock);
 	f->refs++;
-	w->slices++;
+	w->busy++;
 	mtx_unlock(&w->lock);
 	writer_tick_start(w);
 	return s;
@@ -130,7 +130,7 @@ void wslice_free(struct wslice *s)
 	if (s->error && !w->error)
 		w->error = s->error;
 	last = wfile_unref_locked(f);
-	if (--w->slices == 0)
+	if (--w->busy == 0)
 		cond_broadcast(&w->clean);
 	mtx_unlock(&w->lock);
 	/* who waited may have freed the writer */
@@ -239,7 +239,6 @@ static void block_done(struct upload *up, int status)
 	struct wslice *s = b->s;
 	struct wfile *f = s->f;
 	struct writer *w = f->w;
-	struct blob data = up->data;
 	size_t cost = b->cost;
 	struct work k;
 
@@ -248,8 +247,13 @@ static void block_done(struct upload *up, int status)
 		log_error("write failed inode=%llu block=%llu_%u_%u: %s: %s",
 			  (unsigned long long)f->inode, (unsigned long long)up->key.slice,
 			  up->key.index, up->key.size, strerror(-status), up->reason);
+	/* before the block counts as back: as long as it does not, slice, file and writer stay */
+	blob_fini(&up->data);
+	if (cost) {
+		__atomic_sub_fetch(&w->sending, cost, __ATOMIC_RELAXED);
+		writer_release(w, cost);
+	}
 	mtx_lock(&f->lock);
-	up->data = (struct blob){0};
 	b->cost = 0;
 	b->state = WB_STORED;
 	s->out--;
@@ -257,12 +261,6 @@ static void block_done(struct upload *up, int status)
 		s->error = status == -ENOMEM ? -ENOMEM : -EIO;
 	wslice_advance_locked(s, &k);
 	mtx_unlock(&f->lock);
-	/* s and f may be gone soon */
-	blob_fini(&data);
-	if (cost) {
-		__atomic_sub_fetch(&w->sending, cost, __ATOMIC_RELAXED);
-		writer_release(w, cost);
-	}
 	work_run(w, &k);
 }
 

@@ -25,11 +25,11 @@ struct writer {
 	size_t cap; /* bytes of buffers that may be held: the rest of the pool is for reading and
 		       encoding */
 	struct mtx lock;	  /* of all below but the atomics */
-	struct cond clean;	  /* slices fell to 0 */
+	struct cond clean;	  /* busy fell to 0 */
 	struct hashmap files;	  /* by inode */
 	size_t held;		  /* bytes of buffers */
 	struct list_node waiters; /* files that wait for held to fall */
-	unsigned slices;	  /* not committed */
+	unsigned busy;		  /* slices not committed, and files that are not idle */
 	bool ticking;
 	int error; /* first one since writer_flush_all began */
 	struct loop_job tick_job;
@@ -130,7 +130,6 @@ void wslice_advance_locked(struct wslice *s, struct work *k) REQUIRES(s->f->lock
 void wfile_freeze_locked(struct wfile *f, struct work *k) REQUIRES(f->lock);
 
 /* writer.c */
-void wfile_ref(struct wfile *f);
 bool wfile_unref_locked(struct wfile *f)
 	REQUIRES(f->w->lock); /* true: out of the table, to be destroyed without the lock */
 void wfile_destroy(struct wfile *f);

@@ -158,6 +158,7 @@ static void failed_upload_is_reported_once_and_cleaned_up(void **state)
 	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
 	e.store->fail_puts_after = 2;
 	e.store->fail_puts = 1;
+	e.store->delay_us = 50000; /* all is written when it fails: one slice */
 	assert_int_equal(env_write(&e, 0, data, sizeof(data) - 100), 0);
 	assert_int_equal(env_flush(&e, true), -EIO);
 	assert_int_equal(env_flush(&e, true), 0);
@@ -176,15 +177,14 @@ static void failure_of_the_background_stops_the_next_write(void **state)
 {
 	static unsigned char data[BS];
 	struct data_env e;
-	int r = 0;
 
 	(void)state;
 	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
 	e.store->fail_puts = 1;
 	assert_int_equal(env_write(&e, 0, data, sizeof(data)), 0);
-	assert_int_equal(env_flush(&e, false), -EIO);
-	r = env_write(&e, 0, data, 10);
-	assert_int_equal(r, -EIO);
+	/* it may have failed before this flush began, which then is not its error */
+	(void)env_flush(&e, false);
+	assert_int_equal(env_write(&e, 0, data, 10), -EIO);
 	assert_int_equal(env_flush(&e, true), -EIO);
 	assert_int_equal(env_write(&e, 0, data, 10), 0);
 	assert_int_equal(env_flush(&e, true), 0);
@@ -214,17 +214,15 @@ static void changed_generation_writes_again_under_another_number(void **state)
 {
 	static unsigned char data[3 * BS + 77], back[3 * BS + 77];
 	struct data_env e;
-	uint64_t first;
 
 	(void)state;
 	fill(data, sizeof(data), 5);
 	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
 	e.meta.stale = 2;
 	assert_int_equal(env_write(&e, 10, data, sizeof(data)), 0);
-	first = e.meta.next_slice;
 	assert_int_equal(env_flush(&e, true), 0);
 	assert_int_equal(e.meta.writes, 3);
-	assert_true(e.meta.chunk[0].s[0].id > first + 1000);
+	assert_true(e.meta.chunk[0].s[0].id > 2000);
 	assert_int_equal(env_read(&e, 10, back, sizeof(back)), sizeof(back));
 	assert_memory_equal(data, back, sizeof(data));
 	e.meta.stale = 100;
