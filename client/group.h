@@ -19,12 +19,17 @@ struct group_conf {
 	const char *name;    /* of the group; for the registry */
 };
 
-/* asks once before it returns, for at most wait_us; 0 also when nobody answered yet, or -errno */
+/* Asks the daemon behind socket who it is: its member id. Blocks for at most some seconds. -ENOENT,
+ * -ECONNREFUSED: nobody is there; -ESTALE: it serves another volume; -EACCES: another group;
+ * -EPROTO, -EPROTONOSUPPORT, -ETIMEDOUT */
+int group_ask_self(const char *socket, const struct hello_id *id, char self[MEMBER_ID_MAX]);
+
+/* name NULL: a private daemon, which is a ring of one. Else asks once before it returns, for at
+ * most wait_us; 0 also when nobody answered yet, or -errno */
 int group_new(const struct group_conf *conf, uint64_t wait_us, struct group **ret);
-/* id of the daemon on this node, as it was known when group_new returned; NULL: none, or not known.
- * Owned by g */
-const char *group_self(const struct group *g);
-/* NULL is fine. The peers must still be there. */
+/* Two steps, because a call to the daemon may be out: group_stop, peers_free, group_free. NULL is
+ * fine. */
+void group_stop(struct group *g);
 void group_free(struct group *g);
 
 #endif

@@ -52,6 +52,7 @@ struct mount {
 	struct cluster_view view;
 	struct group *group;
 	const char *socket;
+	char self[MEMBER_ID_MAX]; /* the daemon on this node */
 	struct source *chain;
 	struct client_delete deleter;
 	struct reader *reader;
@@ -90,7 +91,8 @@ static int start_threads(struct mount *m, struct str *err)
 static int make_pool(struct mount *m, struct str *err)
 {
 	const struct setting *s = meta_setting(m->meta);
-	size_t block = MAX((size_t)s->block_size, codec_bound(s->codec, s->block_size));
+	/* the largest single buffer; RING's answer is taken from it too */
+	size_t block = MAX((size_t)FRAME_RING_MAX, codec_bound(s->codec, s->block_size));
 	int r = pool_new(m->conf.buffer_size, block, &m->pool);
 	char size[16];
 
@@ -164,6 +166,22 @@ static int start_private(struct mount *m, struct str *err)
 	return r;
 }
 
+/* why the daemon of this node is of no use */
+static const char *daemon_error(int r)
+{
+	switch (r) {
+	case -ENOENT:
+	case -ECONNREFUSED:
+		return "no stoke-cached listens there (start it with the same --socket)";
+	case -ESTALE:
+		return "that stoke-cached serves another volume";
+	case -EACCES:
+		return "that stoke-cached is in another group, or this user may not use its socket";
+	default:
+		return strerror(-r);
+	}
+}
+
 static int make_peers(struct mount *m, struct str *err)
 {
 	struct peers_conf conf = {
@@ -184,6 +202,13 @@ static int make_peers(struct mount *m, struct str *err)
 		if (r < 0)
 			return r;
 		conf.id.secret = &m->secret;
+	}
+	if (m->conf.socket) {
+		r = group_ask_self(m->conf.socket, &conf.id, m->self);
+		if (r < 0) {
+			str_addf(err, "--socket %s: %s", m->conf.socket, daemon_error(r));
+			return r;
+		}
 	}
 	r = peers_new(&conf, &m->peers);
 	if (r < 0)
@@ -240,7 +265,7 @@ static int make_chain(struct mount *m, struct str *err)
 		.codecs = s->codec == CODEC_NONE ? NULL : m->codecs,
 		.peers = m->group ? m->peers : NULL,
 		.view = &m->view,
-		.self = m->group ? group_self(m->group) : NULL,
+		.self = m->self[0] ? m->self : NULL,
 		.socket = m->socket,
 		.disk = m->disk,
 	};
@@ -585,9 +610,10 @@ static void free_data_path(struct mount *m)
 		req_env_drain(&m->env);
 		source_free(m->chain);
 	}
-	group_free(m->group);
+	group_stop(m->group);
 	if (m->peers)
 		peers_free(m->peers);
+	group_free(m->group);
 	private_free(m->private);
 	if (m->view_made)
 		cluster_view_fini(&m->view);

@@ -86,8 +86,7 @@ char *mount_info_text(const struct mount_conf *conf, const struct setting *s, co
 	return str_take(&out);
 }
 
-/* is name one of the comma-separated words of options? */
-static bool has_option(const char *options, const char *name)
+bool mount_has_option(const char *options, const char *name)
 {
 	size_t n = strlen(name);
 
@@ -104,11 +103,12 @@ char *mount_fuse_options(const struct mount_conf *conf, const struct setting *s)
 	struct str out = STR_INIT;
 
 	str_addf(&out, "fsname=STOKE:%s,subtype=stoke,max_read=%u", s->name, 1u << 20);
-	if (!has_option(own, "no_default_permissions"))
+	if (!mount_has_option(own, "no_default_permissions"))
 		str_add(&out, ",default_permissions");
-	if (geteuid() == 0 && !has_option(own, "allow_other") && !has_option(own, "allow_root"))
+	if (geteuid() == 0 && !mount_has_option(own, "allow_other") &&
+	    !mount_has_option(own, "allow_root"))
 		str_add(&out, ",allow_other");
-	if (conf->read_only && !has_option(own, "ro"))
+	if (conf->read_only && !mount_has_option(own, "ro"))
 		str_add(&out, ",ro");
 	/* "no_default_permissions" is ours alone */
 	for (const char *p = own; *p;) {

@@ -13,6 +13,9 @@ char *mount_info_text(const struct mount_conf *conf, const struct setting *s,
 		      const char *meta_name);
 char *mount_fuse_options(const struct mount_conf *conf, const struct setting *s);
 
+/* is name one of the comma-separated words of options? */
+bool mount_has_option(const char *options, const char *name);
+
 /* "4.0 MiB" */
 const char *mount_bytes(uint64_t n, char ret[16]);
 /* help text of a row of metrics.def, "" when there is none */
