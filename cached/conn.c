@@ -54,7 +54,7 @@ static void body_drop(struct conn *c)
 	call_free(k);
 }
 
-void conn_end(struct conn *c, const char *why)
+void conn_drop(struct conn *c, const char *why)
 {
 	struct counters *counters = c->worker->conf->counters;
 
@@ -165,12 +165,12 @@ static void shake(struct conn *c, const struct frame *f, const uint8_t *body)
 	struct call *k;
 
 	if (f->op != (c->state == CONN_HELLO ? OP_HELLO : OP_PROOF)) {
-		conn_end(c, "a request before the handshake");
+		conn_drop(c, "a request before the handshake");
 		return;
 	}
 	k = call_new(c, f);
 	if (!k) {
-		conn_end(c, NULL);
+		conn_drop(c, NULL);
 		return;
 	}
 	metric_add(c->worker->conf->counters->requests[f->op], 1);
@@ -242,13 +242,13 @@ static void body_begin(struct conn *c, const struct frame *f, const uint8_t *key
 	int r;
 
 	if (!k) {
-		conn_end(c, NULL);
+		conn_drop(c, NULL);
 		return;
 	}
 	if (msg_key_decode(key, MSG_KEY, &m) != MSG_KEY ||
 	    f->body_len != MSG_KEY + m.size + msg_sums_len(m.size)) {
 		call_free(k);
-		conn_end(c, "a block whose length does not fit its key");
+		conn_drop(c, "a block whose length does not fit its key");
 		return;
 	}
 	metric_add(c->worker->conf->counters->requests[OP_PUT], 1);
@@ -334,12 +334,12 @@ static size_t take(struct conn *c, const uint8_t *p, size_t n)
 	if (used == -EAGAIN)
 		return 0;
 	if (used < 0) {
-		conn_end(c, "garbage");
+		conn_drop(c, "garbage");
 		return 0;
 	}
 	if (f.op == OP_PUT && c->state == CONN_SERVING) {
 		if (f.body_len < MSG_KEY) {
-			conn_end(c, "garbage");
+			conn_drop(c, "garbage");
 			return 0;
 		}
 		if (n < FRAME_HEADER + MSG_KEY)
@@ -348,7 +348,7 @@ static size_t take(struct conn *c, const uint8_t *p, size_t n)
 		return FRAME_HEADER + MSG_KEY;
 	}
 	if (FRAME_HEADER + (size_t)f.body_len > CONN_IN) { /* a PUT before the handshake */
-		conn_end(c, "a request before the handshake");
+		conn_drop(c, "a request before the handshake");
 		return 0;
 	}
 	if (n < FRAME_HEADER + (size_t)f.body_len)
@@ -356,7 +356,7 @@ static size_t take(struct conn *c, const uint8_t *p, size_t n)
 	if (c->state == CONN_SERVING && f.op != OP_HELLO && f.op != OP_PROOF)
 		serve_frame(c, &f, p + FRAME_HEADER);
 	else if (c->state == CONN_SERVING)
-		conn_end(c, "a second handshake");
+		conn_drop(c, "a second handshake");
 	else
 		shake(c, &f, p + FRAME_HEADER);
 	return FRAME_HEADER + f.body_len;
@@ -428,7 +428,7 @@ static void conn_read(struct conn *c)
 		if (got < 0 && errno == EAGAIN)
 			return;
 		if (got <= 0) {
-			conn_end(c, NULL);
+			conn_drop(c, NULL);
 			return;
 		}
 		if (direct)
@@ -471,7 +471,7 @@ static bool make_place(struct worker *w)
 		return true;
 	if (!list_empty(&w->strangers) && w->strangers.next->next != &w->strangers) {
 		c = container_of(w->strangers.next, struct conn, link);
-		conn_end(c, "too many connections");
+		conn_drop(c, "too many connections");
 		conn_settle(c);
 		return true;
 	}
@@ -480,7 +480,7 @@ static bool make_place(struct worker *w)
 		c = container_of(n, struct conn, link);
 		if (c->n_calls)
 			continue;
-		conn_end(c, "too many connections");
+		conn_drop(c, "too many connections");
 		conn_settle(c);
 		return true;
 	}
@@ -499,9 +499,9 @@ static void start_job(struct loop_job *job)
 	counters_conns(w->conf->counters, 1);
 	metric_add(w->conf->counters->conns_total, 1);
 	if (w->stopping)
-		conn_end(c, NULL);
+		conn_drop(c, NULL);
 	else if (!make_place(w))
-		conn_end(c, "too many connections");
+		conn_drop(c, "too many connections");
 	else
 		conn_watch(c);
 	conn_settle(c);

@@ -103,7 +103,7 @@ struct call {
 int conn_new(struct worker *w, int fd, bool local);
 /* no byte goes in or out any more; why (may be NULL) counts it as rejected and names the kind in
  * the log */
-void conn_end(struct conn *c, const char *why);
+void conn_drop(struct conn *c, const char *why);
 /* frees c when nothing holds it; the last statement of everything that ran for it */
 void conn_settle(struct conn *c);
 /* reads and writes as far as the state wants it */

@@ -237,7 +237,7 @@ void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body)
 	bool keyless = f->op == OP_RING || (f->op == OP_STAT && f->body_len == 0);
 
 	if (!k) {
-		conn_end(c, NULL);
+		conn_drop(c, NULL);
 		return;
 	}
 	metric_add(c->worker->conf->counters->requests[f->op < COUNTERS_OPS ? f->op : 0], 1);

@@ -61,7 +61,7 @@ static void sweep_list(struct list_node *conns)
 
 		if (!why)
 			continue;
-		conn_end(c, why);
+		conn_drop(c, why);
 		conn_settle(c);
 	}
 }
@@ -288,7 +288,7 @@ static void census_list(struct census *n, struct list_node *conns)
 		n->calls += c->n_calls;
 		if (!n->close)
 			continue;
-		conn_end(c, NULL);
+		conn_drop(c, NULL);
 		conn_settle(c);
 	}
 }
