@@ -106,7 +106,7 @@ int redis_new_slice(struct meta *m, uint64_t *ret)
 	int r;
 
 	for (int i = 0; i < 3; i++) {
-		r = pool_take(mr, &mr->slices, "nextchunk", SLICE_BATCH, ret);
+		r = id_pool_take(mr, &mr->slices, "nextchunk", SLICE_BATCH, ret);
 		if (r != -ESTALE)
 			return r;
 		r = generation_check(mr, op_deadline(mr));

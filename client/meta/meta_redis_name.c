@@ -56,7 +56,7 @@ int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 	uint64_t inode, capacity, inodes;
 	struct args args;
 	bool stats;
-	int r = pool_take(mr, &mr->inodes, "nextinode", INODE_BATCH, &inode);
+	int r = id_pool_take(mr, &mr->inodes, "nextinode", INODE_BATCH, &inode);
 
 	if (r)
 		return r;
