@@ -2,8 +2,8 @@
 /* A request that cannot be answered in its receive thread.
  *
  *	state			 by
- *	QUEUED		-> TAKEN		run_job, in a meta thread: it will be answered there,
- *an interrupt comes too late
+ *	QUEUED		-> TAKEN		run_job, in a meta thread: it will be answered
+ *there, an interrupt comes too late
  *			-> INTERRUPTED		interrupted, in the receive thread of the INTERRUPT:
  *answered EINTR; run_job only frees
  *			-> INTERRUPTED_EARLY	interrupted, while watch registers it: watch answers
@@ -84,7 +84,7 @@ static bool watch(struct job *j)
 	if (__atomic_load_n(&j->state, __ATOMIC_ACQUIRE) != JOB_INTERRUPTED_EARLY)
 		return true;
 	fuse_req_interrupt_func(j->req, NULL, NULL);
-	reply_err(j, -EINTR);
+	job_reply_err(j, -EINTR);
 	return false;
 }
 
@@ -117,7 +117,7 @@ static void push(struct job *j)
 		return;
 	if (step(j, JOB_TAKEN)) {
 		fuse_req_interrupt_func(j->req, NULL, NULL);
-		reply_err(j, -EAGAIN);
+		job_reply_err(j, -EAGAIN);
 	} else {
 		drop(j);
 	}
@@ -141,7 +141,7 @@ static void flushed(struct vfs_io *io, int status, const struct iovec *iov, int 
 		push(j);
 	} else if (step(j, JOB_TAKEN)) {
 		fuse_req_interrupt_func(j->req, NULL, NULL);
-		reply_err(j, status);
+		job_reply_err(j, status);
 	} else {
 		drop(j);
 	}

@@ -96,17 +96,17 @@ void job_queue_always(struct job *j, void (*run)(struct job *j));
 int fuse_ops_metrics(struct fuse_ops *f, struct metrics *m);
 
 /* answers; j is gone afterwards. status: 0 or negative errno */
-void reply_err(struct job *j, int status);
-void reply_entry(struct job *j, const struct vfs_entry *e);
-void reply_attr(struct job *j, const struct vfs_entry *e);
-void reply_open(struct job *j, const struct vfs_entry *created, struct handle *h, bool keep);
-void reply_data(struct job *j, const struct iovec *iov, int n, size_t total);
-void reply_write(struct job *j, size_t total);
-void reply_readlink(struct job *j, const char *target);
-void reply_statfs(struct job *j, const struct meta_statfs *s);
+void job_reply_err(struct job *j, int status);
+void job_reply_entry(struct job *j, const struct vfs_entry *e);
+void job_reply_attr(struct job *j, const struct vfs_entry *e);
+void job_reply_open(struct job *j, const struct vfs_entry *created, struct handle *h, bool keep);
+void job_reply_data(struct job *j, const struct iovec *iov, int n, size_t total);
+void job_reply_write(struct job *j, size_t total);
+void job_reply_readlink(struct job *j, const char *target);
+void job_reply_statfs(struct job *j, const struct meta_statfs *s);
 /* value of len bytes to one who has room for j->size (0: asks how much) */
-void reply_xattr(struct job *j, const char *value, size_t len);
-void reply_dir(struct job *j, bool plus);
-void reply_ioctl_flags(struct job *j, uint32_t flags);
+void job_reply_xattr(struct job *j, const char *value, size_t len);
+void job_reply_dir(struct job *j, bool plus);
+void job_reply_ioctl_flags(struct job *j, uint32_t flags);
 
 #endif

@@ -58,9 +58,9 @@ static void do_lookup(struct job *j)
 		r = 0;
 	}
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_entry(j, &e);
+		job_reply_entry(j, &e);
 }
 
 static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -71,7 +71,7 @@ static void op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	if (!j)
 		return;
 	if (vfs_lookup_made_up(vfs_of(j), parent, name, &e))
-		reply_entry(j, &e);
+		job_reply_entry(j, &e);
 	else
 		job_queue(j, do_lookup);
 }
@@ -82,9 +82,9 @@ static void do_getattr(struct job *j)
 	int r = vfs_getattr(vfs_of(j), j->ino, &e);
 
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_attr(j, &e);
+		job_reply_attr(j, &e);
 }
 
 static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -96,7 +96,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	if (!j)
 		return;
 	if (vfs_getattr_made_up(vfs_of(j), ino, &e))
-		reply_attr(j, &e);
+		job_reply_attr(j, &e);
 	else
 		job_queue(j, do_getattr);
 }
@@ -109,9 +109,9 @@ static void do_setattr(struct job *j)
 			    j->has_size ? &size : NULL, j->h, &e);
 
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_attr(j, &e);
+		job_reply_attr(j, &e);
 }
 
 /* FUSE's bits and ours are told apart one by one: some of the kernel's others mean something else
@@ -176,9 +176,9 @@ static void do_readlink(struct job *j)
 	int r = vfs_readlink(vfs_of(j), j->ino, &target);
 
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_readlink(j, target);
+		job_reply_readlink(j, target);
 }
 
 static void op_readlink(fuse_req_t req, fuse_ino_t ino)
@@ -195,9 +195,9 @@ static void do_statfs(struct job *j)
 	int r = vfs_statfs(vfs_of(j), &s);
 
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_statfs(j, &s);
+		job_reply_statfs(j, &s);
 }
 
 static void op_statfs(fuse_req_t req, fuse_ino_t ino)
@@ -222,9 +222,9 @@ static void do_mknod(struct job *j)
 		r = vfs_mknod(vfs_of(j), &j->ctx, j->ino, j->name, type, j->mode & 07777, j->umask,
 			      j->rdev, j->name2, &e);
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_entry(j, &e);
+		job_reply_entry(j, &e);
 }
 
 static void op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
@@ -264,8 +264,8 @@ static void do_unlink(struct job *j)
 {
 	struct vfs *v = vfs_of(j);
 
-	reply_err(j, j->op == FOP_RMDIR ? vfs_rmdir(v, &j->ctx, j->ino, j->name)
-					: vfs_unlink(v, &j->ctx, j->ino, j->name));
+	job_reply_err(j, j->op == FOP_RMDIR ? vfs_rmdir(v, &j->ctx, j->ino, j->name)
+					    : vfs_unlink(v, &j->ctx, j->ino, j->name));
 }
 
 static void op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
@@ -286,8 +286,8 @@ static void op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 
 static void do_rename(struct job *j)
 {
-	reply_err(j, vfs_rename(vfs_of(j), &j->ctx, j->ino, j->name, j->ino2, j->name2,
-				(unsigned)j->flags));
+	job_reply_err(j, vfs_rename(vfs_of(j), &j->ctx, j->ino, j->name, j->ino2, j->name2,
+				    (unsigned)j->flags));
 }
 
 static void op_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
@@ -308,9 +308,9 @@ static void do_link(struct job *j)
 	int r = vfs_link(vfs_of(j), &j->ctx, j->ino, j->ino2, j->name, &e);
 
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_entry(j, &e);
+		job_reply_entry(j, &e);
 }
 
 static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const char *name)
@@ -332,9 +332,9 @@ static void do_open(struct job *j)
 	int r = vfs_open(vfs_of(j), &j->ctx, j->ino, j->flags, &h, &keep);
 
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_open(j, NULL, h, keep);
+		job_reply_open(j, NULL, h, keep);
 }
 
 static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -350,9 +350,9 @@ static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	if (ino >= INODE_INTERNAL && ino < INODE_TRASH) {
 		r = vfs_open_internal(vfs_of(j), &j->ctx, ino, fi->flags, &h);
 		if (r < 0)
-			reply_err(j, r);
+			job_reply_err(j, r);
 		else
-			reply_open(j, NULL, h, false);
+			job_reply_open(j, NULL, h, false);
 	} else if (fi->flags & O_TRUNC) {
 		job_queue_flushed(j, ino, do_open);
 	} else {
@@ -369,9 +369,9 @@ static void do_create(struct job *j)
 			   &e, &h, &keep);
 
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_open(j, &e, h, keep);
+		job_reply_open(j, &e, h, keep);
 }
 
 static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
@@ -392,9 +392,9 @@ static void read_done(struct vfs_io *io, int status, const struct iovec *iov, in
 	struct job *j = container_of(io, struct job, io);
 
 	if (status < 0)
-		reply_err(j, status);
+		job_reply_err(j, status);
 	else
-		reply_data(j, iov, n, total);
+		job_reply_data(j, iov, n, total);
 }
 
 static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
@@ -421,9 +421,9 @@ static void write_done(struct vfs_io *io, int status, const struct iovec *iov, i
 	(void)iov;
 	(void)n;
 	if (status < 0)
-		reply_err(j, status);
+		job_reply_err(j, status);
 	else
-		reply_write(j, total);
+		job_reply_write(j, total);
 }
 
 static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t size, off_t off,
@@ -451,7 +451,7 @@ static void flush_done(struct vfs_io *io, int status, const struct iovec *iov, i
 	(void)iov;
 	(void)n;
 	(void)total;
-	reply_err(container_of(io, struct job, io), status);
+	job_reply_err(container_of(io, struct job, io), status);
 }
 
 static void flush_handle(fuse_req_t req, enum fuse_op_number op, fuse_ino_t ino,
@@ -490,7 +490,7 @@ static void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fus
 static void do_release(struct job *j)
 {
 	vfs_release(TAKE_PTR(j->h));
-	reply_err(j, 0);
+	job_reply_err(j, 0);
 }
 
 static void release_flushed(struct vfs_io *io, int status, const struct iovec *iov, int n,
@@ -533,9 +533,9 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	j->fi = *fi;
 	r = vfs_opendir(vfs_of(j), ino, &h);
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_open(j, NULL, h, false);
+		job_reply_open(j, NULL, h, false);
 }
 
 static void do_readdir(struct job *j)
@@ -544,9 +544,9 @@ static void do_readdir(struct job *j)
 	int r = vfs_readdir_load(j->h, plus);
 
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_dir(j, plus);
+		job_reply_dir(j, plus);
 }
 
 /* from offset 0 the directory is read anew; the kernel lets one reader at a time into an open
@@ -562,11 +562,11 @@ static void list(fuse_req_t req, enum fuse_op_number op, fuse_ino_t ino, size_t 
 	j->size = MIN(size, (size_t)FUSE_LOOP_IO_MAX);
 	j->off = (uint64_t)off;
 	if (j->h->kind != HANDLE_DIR)
-		reply_err(j, -ENOTDIR);
+		job_reply_err(j, -ENOTDIR);
 	else if (off == 0 || !j->h->dir)
 		job_queue(j, do_readdir);
 	else
-		reply_dir(j, op == FOP_READDIRPLUS);
+		job_reply_dir(j, op == FOP_READDIRPLUS);
 }
 
 static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
@@ -611,9 +611,9 @@ static void do_getxattr(struct job *j)
 				       : vfs_getxattr(vfs_of(j), j->ino, j->name, &value, &len);
 
 	if (r < 0)
-		reply_err(j, r);
+		job_reply_err(j, r);
 	else
-		reply_xattr(j, value, len);
+		job_reply_xattr(j, value, len);
 }
 
 static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
@@ -626,7 +626,7 @@ static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t
 	/* the kernel's questions about its labels, before every write, are answered without a
 	 * thread */
 	if (vfs_xattr_unknown(name))
-		reply_err(j, -ENODATA);
+		job_reply_err(j, -ENODATA);
 	else
 		job_queue(j, do_getxattr);
 }
@@ -646,9 +646,9 @@ static void do_setxattr(struct job *j)
 {
 	struct vfs *v = vfs_of(j);
 
-	reply_err(j, j->op == FOP_REMOVEXATTR
-			     ? vfs_removexattr(v, j->ino, j->name)
-			     : vfs_setxattr(v, j->ino, j->name, j->value, j->size, j->flags));
+	job_reply_err(j, j->op == FOP_REMOVEXATTR
+				 ? vfs_removexattr(v, j->ino, j->name)
+				 : vfs_setxattr(v, j->ino, j->name, j->value, j->size, j->flags));
 }
 
 static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
@@ -682,14 +682,14 @@ static void do_getflags(struct job *j)
 	uint32_t flags = 0;
 
 	if (r < 0) {
-		reply_err(j, r);
+		job_reply_err(j, r);
 		return;
 	}
 	if (e.attr.flags & ATTR_IMMUTABLE)
 		flags |= FS_IMMUTABLE_FL;
 	if (e.attr.flags & ATTR_APPEND)
 		flags |= FS_APPEND_FL;
-	reply_ioctl_flags(j, flags);
+	job_reply_ioctl_flags(j, flags);
 }
 
 /* lsattr; every other request is unknown to this file system */
@@ -707,7 +707,7 @@ static void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
 	if (!j)
 		return;
 	if (cmd != (unsigned)FS_IOC_GETFLAGS || out_size < sizeof(uint32_t))
-		reply_err(j, -ENOTTY);
+		job_reply_err(j, -ENOTTY);
 	else
 		job_queue(j, do_getflags);
 }

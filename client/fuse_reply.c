@@ -206,7 +206,7 @@ static void forget_handle(struct job *j, struct handle *copy)
 	j->h = copy;
 }
 
-void reply_err(struct job *j, int status)
+void job_reply_err(struct job *j, int status)
 {
 	struct handle copy;
 
@@ -215,7 +215,7 @@ void reply_err(struct job *j, int status)
 	end_plain(j, status);
 }
 
-void reply_entry(struct job *j, const struct vfs_entry *e)
+void job_reply_entry(struct job *j, const struct vfs_entry *e)
 {
 	struct fuse_entry_param p;
 	struct str text = STR_INIT;
@@ -227,7 +227,7 @@ void reply_entry(struct job *j, const struct vfs_entry *e)
 	end(j, 0, &text);
 }
 
-void reply_attr(struct job *j, const struct vfs_entry *e)
+void job_reply_attr(struct job *j, const struct vfs_entry *e)
 {
 	struct str text = STR_INIT;
 	struct handle copy;
@@ -241,7 +241,7 @@ void reply_attr(struct job *j, const struct vfs_entry *e)
 	end(j, 0, &text);
 }
 
-void reply_open(struct job *j, const struct vfs_entry *created, struct handle *h, bool keep)
+void job_reply_open(struct job *j, const struct vfs_entry *created, struct handle *h, bool keep)
 {
 	struct fuse_file_info *fi = &j->fi;
 	struct fuse_entry_param p;
@@ -267,7 +267,7 @@ void reply_open(struct job *j, const struct vfs_entry *created, struct handle *h
 	end(j, 0, &text);
 }
 
-void reply_data(struct job *j, const struct iovec *iov, int n, size_t total)
+void job_reply_data(struct job *j, const struct iovec *iov, int n, size_t total)
 {
 	struct str text = STR_INIT;
 	struct handle copy;
@@ -285,7 +285,7 @@ void reply_data(struct job *j, const struct iovec *iov, int n, size_t total)
 	end(j, 0, &text);
 }
 
-void reply_write(struct job *j, size_t total)
+void job_reply_write(struct job *j, size_t total)
 {
 	struct handle copy;
 
@@ -295,7 +295,7 @@ void reply_write(struct job *j, size_t total)
 	end_plain(j, 0);
 }
 
-void reply_readlink(struct job *j, const char *target)
+void job_reply_readlink(struct job *j, const char *target)
 {
 	struct str text = STR_INIT;
 
@@ -305,7 +305,7 @@ void reply_readlink(struct job *j, const char *target)
 	end(j, 0, &text);
 }
 
-void reply_statfs(struct job *j, const struct meta_statfs *s)
+void job_reply_statfs(struct job *j, const struct meta_statfs *s)
 {
 	enum { UNIT = 4096 };
 	struct statvfs v = {
@@ -324,10 +324,10 @@ void reply_statfs(struct job *j, const struct meta_statfs *s)
 	end_plain(j, 0);
 }
 
-void reply_xattr(struct job *j, const char *value, size_t len)
+void job_reply_xattr(struct job *j, const char *value, size_t len)
 {
 	if (j->size > 0 && len > j->size) {
-		reply_err(j, -ERANGE);
+		job_reply_err(j, -ERANGE);
 		return;
 	}
 	if (j->size == 0)
@@ -358,7 +358,7 @@ static size_t add_entry(struct job *j, char *buf, size_t room, const struct vfs_
 	return fuse_add_direntry_plus(j->req, buf, room, name, &p, (off_t)d->next);
 }
 
-void reply_dir(struct job *j, bool plus)
+void job_reply_dir(struct job *j, bool plus)
 {
 	_cleanup_(freep) char *buf = malloc(j->size);
 	struct str text = STR_INIT;
@@ -369,7 +369,7 @@ void reply_dir(struct job *j, bool plus)
 	unsigned count = 0;
 
 	if (!buf) {
-		reply_err(j, -ENOMEM);
+		job_reply_err(j, -ENOMEM);
 		return;
 	}
 	for (; vfs_readdir_at(j->h, off, &d); count++, off = d.next) {
@@ -386,7 +386,7 @@ void reply_dir(struct job *j, bool plus)
 	end(j, 0, &text);
 }
 
-void reply_ioctl_flags(struct job *j, uint32_t flags)
+void job_reply_ioctl_flags(struct job *j, uint32_t flags)
 {
 	fuse_reply_ioctl(j->req, 0, &flags, sizeof(flags));
 	end_plain(j, 0);
