@@ -1,15 +1,18 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One chunk of a deleted file. ARGV: token, number, now, inode (text), chunk -> {id, size, id, size, …} (texts) of slices that nobody refers to any more
+-- One chunk of a deleted file. ARGV: token, number, now, inode (text), chunk -> {1 if the file was once cut here, id, size, id, size, …} (texts):
+-- slices that nobody refers to any more
 local old = done()
 if old then
 	return old
 end
-local key, r, t = P .. 'c' .. ARGV[4] .. '_' .. ARGV[5], {}, {}
+local key, r, t = P .. 'c' .. ARGV[4] .. '_' .. ARGV[5], { 0 }, {}
 if call('EXISTS', P .. 'i' .. ARGV[4]) == 1 then
 	return fail(EEXIST)
 end
 for i, s in ipairs(call('LRANGE', key, 0, -1)) do
-	if #s == 24 and sub(s, 5, 12) ~= NONE then
+	if #s == 24 and sub(s, 5, 12) == NONE then
+		r[1] = 1
+	elseif #s == 24 then
 		t[#t + 1] = { dec(sub(s, 5, 12)), fmt('%.0f', u32(s, 13)) }
 	end
 end

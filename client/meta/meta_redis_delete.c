@@ -33,7 +33,8 @@ static int delete_slice(struct meta_redis *mr, uint64_t id, uint32_t size)
 			  mr->prefix, (unsigned long long)id, (unsigned long)size);
 }
 
-static int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index)
+/* *ret_cut becomes true when the list tells that the file was once longer */
+static int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index, bool *ret_cut)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
@@ -45,7 +46,9 @@ static int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index)
 	args_u64(&args, index);
 	r = own_eval(mr, SC_DELCHUNK, &args, own_deadline(mr), &reply);
 	op_end(mr, &args);
-	for (size_t i = 0; !r && i + 1 < reply_len(reply); i += 2) {
+	if (!r && reply_int(reply_at(reply, 0)))
+		*ret_cut = true;
+	for (size_t i = 1; !r && i + 1 < reply_len(reply); i += 2) {
 		int64_t id = reply_int(reply_at(reply, i));
 		int64_t size = reply_int(reply_at(reply, i + 1));
 
@@ -56,7 +59,8 @@ static int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index)
 }
 
 /* the chunks of [from, from + n) that have a list */
-static int delete_range(struct meta_redis *mr, uint64_t inode, uint32_t from, uint32_t n)
+static int delete_range(struct meta_redis *mr, uint64_t inode, uint32_t from, uint32_t n,
+			bool *ret_cut)
 {
 	uint64_t deadline = own_deadline(mr);
 	bool has[LLEN_BATCH] = {false};
@@ -77,7 +81,7 @@ static int delete_range(struct meta_redis *mr, uint64_t inode, uint32_t from, ui
 	redis_release(c);
 	for (uint32_t i = 0; i < n && !r; i++) {
 		if (has[i])
-			r = delete_chunk(mr, inode, from + i);
+			r = delete_chunk(mr, inode, from + i, ret_cut);
 	}
 	return r;
 }
@@ -87,6 +91,7 @@ static int delete_found(struct meta_redis *mr, uint64_t inode)
 {
 	char cursor[24] = "0", match[32];
 	size_t skip = strlen(mr->prefix) + 1;
+	bool cut;
 
 	skip += (size_t)snprintf(match, sizeof(match), "%" PRIu64 "_", inode);
 	do {
@@ -108,8 +113,8 @@ static int delete_found(struct meta_redis *mr, uint64_t inode)
 			const char *key = reply_text(reply_at(page, i), &n);
 
 			if (key && n > skip)
-				r = delete_chunk(mr, inode,
-						 (uint32_t)strtoul(key + skip, NULL, 10));
+				r = delete_chunk(mr, inode, (uint32_t)strtoul(key + skip, NULL, 10),
+						 &cut);
 		}
 		if (r)
 			return r;
@@ -120,14 +125,23 @@ static int delete_found(struct meta_redis *mr, uint64_t inode)
 static int delete_file(struct meta_redis *mr, uint64_t inode, uint64_t length)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	uint64_t chunks = DIV_UP(length, (uint64_t)CHUNK_SIZE);
+	/* with the chunk in which the length lies even if it has no byte of it: a file that was cut
+	 * has zeros there */
+	uint64_t chunks = (length >> CHUNK_BITS) + 1;
+	bool cut = false;
 	int r = 0;
 
 	if (chunks > SCAN_FROM)
 		r = delete_found(mr, inode);
-	for (uint64_t i = 0; chunks <= SCAN_FROM && i < chunks && !r; i += LLEN_BATCH)
+	for (uint64_t i = 0; chunks <= SCAN_FROM && i < chunks && !r; i += LLEN_BATCH) {
+		cut = false;
 		r = delete_range(mr, inode, (uint32_t)i,
-				 (uint32_t)MIN(chunks - i, (uint64_t)LLEN_BATCH));
+				 (uint32_t)MIN(chunks - i, (uint64_t)LLEN_BATCH), &cut);
+	}
+	/* lists behind the end would stay for ever; longer files than that are left to gc, as
+	 * JuiceFS leaves all */
+	if (!r && cut)
+		r = delete_range(mr, inode, (uint32_t)chunks, LLEN_BATCH, &cut);
 	if (r)
 		return r;
 	return redis_once(mr->own_redis, own_deadline(mr), &reply, "ZREM %sdelfiles %llu:%llu",
