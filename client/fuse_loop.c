@@ -42,36 +42,35 @@ struct fuse_loop {
 	struct fuse_args args;
 	pthread_t threads[THREADS_MAX];
 	unsigned n_threads;
-	uint64_t init_unique; /* of INIT's request while it is being answered; 0: none */
-	uint32_t init_flags;  /* what the kernel offered */
 };
 
 static _Thread_local struct fuse_buffer *current;
+/* INIT is answered by the thread that received it, before it goes on. libfuse hands its own
+ * userdata to custom io, so this is kept here */
+static _Thread_local uint64_t init_unique; /* of the request; 0: none */
+static _Thread_local uint32_t init_flags;  /* what the kernel offered */
 
 /* --- INIT's edit --- */
 
 static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
 {
-	struct fuse_loop *l = userdata;
 	ssize_t n = read(fd, buf, len);
 	const unsigned char *p = buf;
 	uint32_t opcode;
 
+	(void)userdata;
 	if (n < INIT_IN_FLAGS + 4)
 		return n;
 	memcpy(&opcode, p + IN_OPCODE, 4);
 	if (opcode == FUSE_OP_INIT) {
-		uint64_t unique;
-
-		memcpy(&unique, p + IN_UNIQUE, 8);
-		memcpy(&l->init_flags, p + INIT_IN_FLAGS, 4);
-		__atomic_store_n(&l->init_unique, unique, __ATOMIC_RELEASE);
+		memcpy(&init_unique, p + IN_UNIQUE, 8);
+		memcpy(&init_flags, p + INIT_IN_FLAGS, 4);
 	}
 	return n;
 }
 
 /* the answer to INIT carries FUSE_PARALLEL_DIROPS if the kernel offered it */
-static void edit_init(struct fuse_loop *l, struct iovec *iov, int count)
+static void edit_init(struct iovec *iov, int count)
 {
 	unsigned char *p;
 	uint64_t unique;
@@ -81,21 +80,20 @@ static void edit_init(struct fuse_loop *l, struct iovec *iov, int count)
 		return;
 	p = iov[0].iov_base;
 	memcpy(&unique, p + OUT_UNIQUE, 8);
-	if (unique != l->init_unique)
+	if (unique != init_unique)
 		return;
 	p = iov[1].iov_base;
 	memcpy(&flags, p + INIT_OUT_FLAGS, 4);
-	flags |= l->init_flags & FLAG_PARALLEL_DIROPS;
+	flags |= init_flags & FLAG_PARALLEL_DIROPS;
 	memcpy(p + INIT_OUT_FLAGS, &flags, 4);
-	__atomic_store_n(&l->init_unique, 0, __ATOMIC_RELEASE);
+	init_unique = 0;
 }
 
 static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
 {
-	struct fuse_loop *l = userdata;
-
-	if (__atomic_load_n(&l->init_unique, __ATOMIC_ACQUIRE))
-		edit_init(l, iov, count);
+	(void)userdata;
+	if (init_unique)
+		edit_init(iov, count);
 	return writev(fd, iov, count);
 }
 
