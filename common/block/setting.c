@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <jansson.h>
+#include <pthread.h>
 
 #include "common/object/crypt.h"
 #include "proto/frame.h"
@@ -223,6 +224,25 @@ static void read_fields(struct reader *rd, struct setting *s)
 	s->max_client = get_copy(rd, "MaxClientVersion", false);
 }
 
+/* Without memory jansson cuts texts short and goes on as if nothing was (seen with 2.14), so
+ * failures are noted here. */
+static _Thread_local bool no_memory;
+static pthread_once_t noting = PTHREAD_ONCE_INIT;
+
+static void *noting_malloc(size_t n)
+{
+	void *p = malloc(n);
+
+	if (!p)
+		no_memory = true;
+	return p;
+}
+
+static void note_failures(void)
+{
+	json_set_alloc_funcs(noting_malloc, free);
+}
+
 int setting_parse(const char *json, size_t n, struct setting **ret, struct str *err)
 {
 	_cleanup_(setting_freep) struct setting *s = calloc(1, sizeof(*s));
@@ -236,9 +256,13 @@ int setting_parse(const char *json, size_t n, struct setting **ret, struct str *
 		str_addf(err, "setting: %zu bytes are too many", n);
 		return -EINVAL;
 	}
+	pthread_once(&noting, note_failures);
+	no_memory = false;
 	root = json_loadb(json, n, 0, &at);
-	if (!root && json_error_code(&at) == json_error_out_of_memory)
+	if (no_memory) {
+		json_decref(root);
 		return -ENOMEM;
+	}
 	if (!json_is_object(root)) {
 		str_addf(err, "setting: not a JSON object: %s at byte %d",
 			 root ? "another type" : at.text, root ? 0 : at.position);

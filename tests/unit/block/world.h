@@ -48,7 +48,8 @@ struct mem_store {
 	bool broken;	   /* objects do not decode */
 	size_t step;	   /* call progress every so many bytes */
 	unsigned gets, puts, whole_gets;
-	struct loop *watch; /* did the last request come on this loop's thread */
+	void (*pause)(bool on); /* called around what the store does itself */
+	struct loop *watch;	/* did the last request come on this loop's thread */
 	bool on_watched;
 	struct mem_object put[64];
 };
@@ -126,8 +127,12 @@ static inline void mem_finish(struct mem_store *ms, struct object_req *req)
 {
 	int r = ms->status;
 
+	if (ms->pause)
+		ms->pause(true);
 	if (!r)
 		r = req->op == OBJECT_GET ? mem_get(ms, req) : mem_put(ms, req);
+	if (ms->pause)
+		ms->pause(false);
 	if (req->op == OBJECT_PUT)
 		ms->puts++;
 	object_done(&ms->base, req, r);

@@ -1,0 +1,854 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layer that asks peers, over real sockets: daemons here are threads that answer from the
+ * blocks' pattern and misbehave as told. */
+#include "tests/unit/block/world.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "common/block/blockfile.h"
+#include "common/block/peer.h"
+#include "common/block/source_peer.h"
+
+static struct secret group_secret = {16, (uint8_t[]){"0123456789abcdef"}};
+
+/* --- a daemon --- */
+
+enum behaviour {
+	SERVE,
+	HANG,
+	BUSY,
+	DAMAGE,
+	OTHER_BLOCK, /* right checksums of its own, but not what was asked for */
+	NOT_HERE,
+	NO_OBJECT,
+	FORBIDDEN,
+	STORE_ERROR,
+	FILL_SLOWLY,
+	PASS_FD,
+	PASS_BAD_FD,
+	PASS_SHORT_FD,
+};
+
+enum { CONNS = 16 };
+
+struct daemon {
+	int lfd, fd[CONNS];
+	unsigned n;
+	uint16_t port;
+	char path[100];
+	pthread_t accepter, conn[CONNS];
+	struct mtx lock;
+	enum behaviour how;					     /* atomic */
+	unsigned gets, no_fills, fills, stats, drops, bads, closeds; /* atomic */
+};
+
+static unsigned counted(const unsigned *n)
+{
+	return __atomic_load_n(n, __ATOMIC_SEQ_CST);
+}
+
+static void count_one(unsigned *n)
+{
+	__atomic_fetch_add(n, 1, __ATOMIC_SEQ_CST);
+}
+
+static bool read_all(int fd, void *p, size_t n)
+{
+	return recv(fd, p, n, MSG_WAITALL) == (ssize_t)n;
+}
+
+static void send_all(int fd, const void *p, size_t n)
+{
+	size_t off = 0;
+
+	while (off < n) {
+		ssize_t r = send(fd, (const char *)p + off, n - off, MSG_NOSIGNAL);
+
+		if (r <= 0)
+			return;
+		off += (size_t)r;
+	}
+}
+
+static void answer(int fd, const struct frame *q, unsigned status, const void *p, size_t n)
+{
+	struct frame f = {.version = FRAME_VERSION,
+			  .op = q->op,
+			  .status = (uint16_t)status,
+			  .id = q->id,
+			  .body_len = (uint32_t)n};
+	uint8_t h[FRAME_HEADER];
+
+	frame_encode(&f, h);
+	send_all(fd, h, sizeof(h));
+	send_all(fd, p, n);
+}
+
+static void answer_block(int fd, const struct frame *q, const struct block_key *k,
+			 const struct msg_get *g, enum behaviour how)
+{
+	struct block_key other = *k;
+	size_t sums = msg_sums_len(g->len);
+	uint8_t *b = malloc(g->len + sums);
+
+	assert_non_null(b);
+	if (how == OTHER_BLOCK)
+		block_key_init(&other, &k->volume, k->slice + 1, k->index, k->size);
+	for (uint32_t i = 0; i < g->len; i++)
+		b[i] = pattern(other.slice, other.index, g->off + i);
+	block_sums(&other, g->off, b, g->len, b + g->len);
+	if (how == DAMAGE)
+		b[g->len - 1] ^= 1;
+	answer(fd, q, ST_OK, b, g->len + sums);
+	free(b);
+}
+
+static int block_file(const struct block_key *k, enum behaviour how)
+{
+	char path[] = "/tmp/stoke-block-XXXXXX";
+	int fd = mkstemp(path);
+	uint8_t *b = malloc(k->size + msg_sums_len(k->size));
+
+	assert_true(fd >= 0);
+	assert_non_null(b);
+	unlink(path);
+	for (uint32_t i = 0; i < k->size; i++)
+		b[i] = pattern(k->slice, k->index, i);
+	block_sums(k, 0, b, k->size, b + k->size);
+	if (how == PASS_BAD_FD)
+		b[0] ^= 1;
+	assert_int_equal(blockfile_write(fd, k, b, b + k->size), 0);
+	if (how == PASS_SHORT_FD)
+		assert_int_equal(ftruncate(fd, k->size - 1), 0);
+	free(b);
+	return fd;
+}
+
+static void answer_fd(int fd, const struct frame *q, const struct block_key *k, enum behaviour how)
+{
+	struct frame f = {
+		.version = FRAME_VERSION, .op = q->op, .id = q->id, .flags = FRAME_HAS_FD};
+	uint8_t h[FRAME_HEADER];
+	alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct cmsghdr *cm = (struct cmsghdr *)(void *)control;
+	struct iovec iov = {h, sizeof(h)};
+	struct msghdr m = {.msg_iov = &iov,
+			   .msg_iovlen = 1,
+			   .msg_control = control,
+			   .msg_controllen = sizeof(control)};
+	int file = block_file(k, how);
+
+	frame_encode(&f, h);
+	cm->cmsg_level = SOL_SOCKET;
+	cm->cmsg_type = SCM_RIGHTS;
+	cm->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(cm), &file, sizeof(int));
+	(void)sendmsg(fd, &m, MSG_NOSIGNAL);
+	close(file);
+}
+
+static void on_get(struct daemon *d, int fd, const struct frame *q, const uint8_t *body)
+{
+	enum behaviour how = __atomic_load_n(&d->how, __ATOMIC_SEQ_CST);
+	static const char text[] = "vol/chunks/1: it is so";
+	struct block_key k;
+	struct msg_get g;
+
+	assert_int_equal(msg_get_decode(body, q->body_len, &g), MSG_GET);
+	block_key_from_msg(&k, &g.key);
+	count_one(&d->gets);
+	if (q->flags & FRAME_NO_FILL)
+		count_one(&d->no_fills);
+	while (__atomic_load_n(&d->how, __ATOMIC_SEQ_CST) == HANG)
+		usleep(1000);
+	if (how == BUSY) {
+		answer(fd, q, ST_BUSY, NULL, 0);
+	} else if (how == NOT_HERE) {
+		answer(fd, q, ST_NOT_HERE, NULL, 0);
+	} else if (how == NO_OBJECT || how == FORBIDDEN || how == STORE_ERROR) {
+		answer(fd, q,
+		       how == NO_OBJECT	  ? ST_NO_OBJECT
+		       : how == FORBIDDEN ? ST_FORBIDDEN
+					  : ST_STORE_ERROR,
+		       text, strlen(text));
+	} else if (how >= PASS_FD && (q->flags & FRAME_WANT_FD)) {
+		answer_fd(fd, q, &k, how);
+	} else {
+		if (how == FILL_SLOWLY) {
+			answer(fd, q, ST_FILLING, NULL, 0);
+			usleep(700000);
+		}
+		answer_block(fd, q, &k, &g, how);
+	}
+}
+
+static void on_other(struct daemon *d, int fd, const struct frame *q)
+{
+	enum behaviour how = __atomic_load_n(&d->how, __ATOMIC_SEQ_CST);
+
+	if (q->op == OP_FILL)
+		count_one(&d->fills);
+	if (q->op == OP_STAT && q->body_len)
+		count_one(&d->stats);
+	if (q->op == OP_DROP)
+		count_one(&d->drops);
+	if (q->op == OP_BAD)
+		count_one(&d->bads);
+	if (q->op == OP_CLOSED)
+		count_one(&d->closeds);
+	while (__atomic_load_n(&d->how, __ATOMIC_SEQ_CST) == HANG)
+		usleep(1000);
+	if (q->op == OP_FILL && how == BUSY)
+		answer(fd, q, ST_BUSY, NULL, 0);
+	else if (q->op == OP_STAT && how == NOT_HERE && q->body_len)
+		answer(fd, q, ST_NOT_HERE, NULL, 0);
+	else
+		answer(fd, q, ST_OK, NULL, 0);
+}
+
+static bool shake(const struct daemon *d, int fd)
+{
+	struct hello_id id = {.role = ROLE_MEMBER, .group = "g", .node = "d"};
+	uint8_t h[FRAME_HEADER], body[FRAME_SMALL_MAX], out[MSG_HELLO_MAX + MSG_HMAC], role;
+	struct hello_state st;
+	struct frame q;
+	size_t n;
+
+	id.secret = d->path[0] ? NULL : &group_secret;
+	if (!read_all(fd, h, sizeof(h)) || frame_decode(h, sizeof(h), 0, &q) < 0 ||
+	    !read_all(fd, body, q.body_len) ||
+	    hello_answer(&id, &st, body, q.body_len, out, &n, &role) < 0)
+		return false;
+	answer(fd, &q, ST_OK, out, n);
+	if (!id.secret)
+		return true;
+	if (!read_all(fd, h, sizeof(h)) || frame_decode(h, sizeof(h), 0, &q) < 0 ||
+	    !read_all(fd, body, q.body_len) || hello_verify(&id, &st, body, q.body_len) < 0)
+		return false;
+	answer(fd, &q, ST_OK, NULL, 0);
+	return true;
+}
+
+struct conn {
+	struct daemon *d;
+	int fd;
+};
+
+static void *conn_thread(void *arg)
+{
+	struct conn c = *(struct conn *)arg;
+	uint8_t h[FRAME_HEADER], body[FRAME_SMALL_MAX];
+	struct frame q;
+
+	free(arg);
+	if (!shake(c.d, c.fd))
+		return NULL;
+	while (read_all(c.fd, h, sizeof(h)) && frame_decode(h, sizeof(h), 0, &q) > 0 &&
+	       (q.body_len == 0 || read_all(c.fd, body, q.body_len))) {
+		if (q.op == OP_GET)
+			on_get(c.d, c.fd, &q, body);
+		else
+			on_other(c.d, c.fd, &q);
+	}
+	return NULL;
+}
+
+static void *accept_thread(void *arg)
+{
+	struct daemon *d = arg;
+	int fd;
+
+	while ((fd = accept(d->lfd, NULL, NULL)) >= 0 && d->n < CONNS) {
+		struct conn *c = malloc(sizeof(*c));
+
+		assert_non_null(c);
+		*c = (struct conn){d, fd};
+		d->fd[d->n] = fd;
+		assert_int_equal(pthread_create(&d->conn[d->n++], NULL, conn_thread, c), 0);
+	}
+	return NULL;
+}
+
+static void daemon_start(struct daemon *d, bool local)
+{
+	struct sockaddr_in in = {.sin_family = AF_INET};
+	struct sockaddr_un un = {.sun_family = AF_UNIX};
+	socklen_t n = sizeof(in);
+
+	memset(d, 0, sizeof(*d));
+	in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	d->lfd = socket(local ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (local) {
+		snprintf(d->path, sizeof(d->path), "/tmp/stoke-test-sp-%d.sock", getpid());
+		snprintf(un.sun_path, sizeof(un.sun_path), "%s", d->path);
+		unlink(d->path);
+		assert_int_equal(bind(d->lfd, (struct sockaddr *)&un, sizeof(un)), 0);
+	} else {
+		assert_int_equal(bind(d->lfd, (struct sockaddr *)&in, sizeof(in)), 0);
+		assert_int_equal(getsockname(d->lfd, (struct sockaddr *)&in, &n), 0);
+		d->port = ntohs(in.sin_port);
+	}
+	assert_int_equal(listen(d->lfd, 16), 0);
+	assert_int_equal(pthread_create(&d->accepter, NULL, accept_thread, d), 0);
+}
+
+/* its connections end, too; may be called twice */
+static void daemon_stop(struct daemon *d)
+{
+	if (d->lfd < 0)
+		return;
+	__atomic_store_n(&d->how, SERVE, __ATOMIC_SEQ_CST);
+	shutdown(d->lfd, SHUT_RDWR);
+	pthread_join(d->accepter, NULL);
+	close(d->lfd);
+	d->lfd = -1;
+	for (unsigned i = 0; i < d->n; i++) {
+		shutdown(d->fd[i], SHUT_RDWR);
+		pthread_join(d->conn[i], NULL);
+		close(d->fd[i]);
+	}
+	if (d->path[0])
+		unlink(d->path);
+}
+
+static void behave(struct daemon *d, enum behaviour how)
+{
+	__atomic_store_n(&d->how, how, __ATOMIC_SEQ_CST);
+}
+
+/* --- two daemons, an object store, and the layer between --- */
+
+struct group {
+	struct world w;
+	struct daemon d[2]; /* members "a" and "b" */
+	struct cluster_view view;
+	struct cluster *c;
+	struct loop *loop;
+	struct peers *peers;
+	struct workq *disk;
+	struct source *peer;
+	struct waiter wt;
+};
+
+/* local: member "a" is reached through a unix socket, and is the only one */
+static void group_start(struct group *g, enum source_peer_mode mode, const char *self, bool local,
+			size_t budget)
+{
+	struct member m[2] = {{.id = "a", .weight = 100, .state = MEMBER_ACTIVE},
+			      {.id = "b", .weight = 100, .state = MEMBER_ACTIVE}};
+	struct peers_conf pc = {
+		.id = {.role = ROLE_MOUNT, .group = "g", .node = "m", .secret = &group_secret},
+		.n_loops = 1};
+	struct source_peer_conf sc = {.mode = mode, .self = self};
+
+	memset(g, 0, sizeof(*g));
+	world_init(&g->w, 0, CODEC_NONE, budget);
+	waiter_init(&g->wt);
+	for (unsigned i = 0; i < 2; i++) {
+		daemon_start(&g->d[i], local && i == 0);
+		m[i].port = g->d[i].port;
+		snprintf(m[i].addr, sizeof(m[i].addr), "%s",
+			 g->d[i].path[0] ? g->d[i].path : "127.0.0.1");
+	}
+	cluster_view_init(&g->view);
+	g->c = cluster_new(1, m, local ? 1 : 2);
+	assert_non_null(g->c);
+	cluster_view_set(&g->view, cluster_ref(g->c));
+	assert_int_equal(loop_new("peer", &g->loop), 0);
+	pc.loops = &g->loop;
+	pc.metrics = g->w.metrics;
+	assert_int_equal(peers_new(&pc, &g->peers), 0);
+	assert_int_equal(workq_new("disk", 2, 64, &g->disk), 0);
+	sc.peers = g->peers;
+	sc.view = &g->view;
+	sc.disk = local ? g->disk : NULL;
+	assert_int_equal(source_peer_new(&g->w.env, g->w.top, &sc, &g->peer), 0);
+	g->w.top = g->peer;
+	assert_int_equal(source_flight_new(&g->w.env, g->w.top, false, &g->w.flight), 0);
+	g->w.top = g->w.flight;
+}
+
+static void group_stop(struct group *g)
+{
+	for (unsigned i = 0; i < 2; i++)
+		daemon_stop(&g->d[i]);
+	req_env_drain(&g->w.env);
+	source_free(TAKE_PTR(g->w.top));
+	peers_free(g->peers);
+	workq_free(g->disk);
+	loop_free(g->loop);
+	cluster_view_fini(&g->view);
+	cluster_unref(g->c);
+	waiter_fini(&g->wt);
+	world_fini(&g->w);
+}
+
+/* the nth block whose owner is this member */
+static struct block_key owned(const struct group *g, uint32_t member, unsigned n)
+{
+	for (uint64_t s = 1;; s++) {
+		struct block_key k = key_of(s, 0);
+		uint32_t f;
+
+		if (cluster_find(g->c, &k, &f, 1) == 1 && f == member && n-- == 0)
+			return k;
+	}
+}
+
+/* one read from start to end; how long it took */
+static uint64_t get(struct group *g, const struct block_key *k, uint32_t off, uint32_t len,
+		    uint32_t flags, int status, enum req_via via)
+{
+	uint64_t start = clock_us(), us;
+	struct read rd;
+
+	read_go(&g->w, &g->wt, &rd, k, off, len, flags);
+	waiter_wait(&g->wt);
+	us = clock_us() - start;
+	if (status == 0 && !(flags & (REQ_FILL | REQ_PROBE)))
+		assert_int_equal(rd.req->via, via);
+	read_check(&rd, status);
+	return us;
+}
+
+static void wait_for(const unsigned *n, unsigned value)
+{
+	for (unsigned i = 0; i < 10000 && counted(n) < value; i++)
+		usleep(1000);
+	assert_int_equal(counted(n), value);
+}
+
+/* --- tests --- */
+
+static void owner_answers_ranges_and_whole_blocks(void **state)
+{
+	static const uint32_t range[][2] = {
+		{0, BLOCK},	{0, 1},	     {BLOCK - 1, 1},	     {32767, 2},
+		{32768, 32768}, {5, 100000}, {BLOCK - 40000, 40000}, {65536, 1},
+	};
+	struct group g;
+	struct read rd;
+	struct block_key k, odd;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	for (uint32_t m = 0; m < 2; m++) {
+		k = owned(&g, m, 0);
+		for (unsigned i = 0; i < ARRAY_LEN(range); i++)
+			get(&g, &k, range[i][0], range[i][1], 0, 0, VIA_PEER);
+	}
+	assert_int_equal(counted(&g.d[0].gets), ARRAY_LEN(range));
+	assert_int_equal(counted(&g.d[1].gets), ARRAY_LEN(range));
+	/* a whole block brings its checksums */
+	read_go(&g.w, &g.wt, &rd, &k, 0, BLOCK, 0);
+	waiter_wait(&g.wt);
+	assert_int_equal(rd.req->sums.len, msg_sums_len(BLOCK));
+	assert_int_equal(block_sums_check(&k, 0, blob_mem(&rd.req->data), BLOCK,
+					  blob_mem(&rd.req->sums), NULL),
+			 0);
+	read_check(&rd, 0);
+	/* a block that does not end with a whole piece */
+	block_key_init(&odd, &k.volume, 99, 3, 70001);
+	get(&g, &odd, 0, 70001, 0, 0, VIA_PEER);
+	get(&g, &odd, 70000, 1, 0, 0, VIA_PEER);
+	get(&g, &odd, 32768, 37233, 0, 0, VIA_PEER);
+	assert_int_equal(mem_gets(&g.w.store), 0);
+	group_stop(&g);
+}
+
+static void owner_refuses_then_successor_then_store(void **state)
+{
+	struct group g;
+	struct block_key k;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	k = owned(&g, 0, 0);
+	behave(&g.d[0], BUSY);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_int_equal(counted(&g.d[1].gets), 1);
+	daemon_stop(&g.d[0]);
+	for (unsigned i = 0; i < 5; i++)
+		assert_true(get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER) < 500000);
+	assert_int_equal(counted(&g.d[1].gets), 6);
+	daemon_stop(&g.d[1]);
+	for (unsigned i = 0; i < 5; i++)
+		assert_true(get(&g, &k, 100, 1000, 0, 0, VIA_OBJECT) < 500000);
+	assert_int_equal(mem_gets(&g.w.store), 5);
+	group_stop(&g);
+}
+
+static void owner_hangs_and_costs_one_hedge_G01_G02(void **state)
+{
+	struct group g;
+	struct block_key k;
+	struct peer_health h;
+	struct peer *p;
+	uint64_t us;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 32 * MIB);
+	k = owned(&g, 0, 0);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER);
+	behave(&g.d[0], HANG);
+	us = get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_true(us >= 50000 && us < 600000);
+	assert_int_equal(counted(&g.d[1].gets), 1);
+	p = peers_get(g.peers, "127.0.0.1", g.d[0].port);
+	peer_health(p, &h);
+	assert_true(h.slow);
+	/* and then none: the successor is asked first */
+	for (unsigned i = 0; i < 10; i++)
+		assert_true(get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER) < 50000);
+	assert_int_equal(counted(&g.d[0].gets), 2);
+	behave(&g.d[0], SERVE);
+	for (unsigned i = 0; i < 10000 && h.slow; i++) {
+		usleep(1000);
+		peer_health(p, &h);
+	}
+	assert_false(h.slow);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_int_equal(counted(&g.d[0].gets), 3);
+	assert_int_equal(mem_gets(&g.w.store), 0);
+	group_stop(&g);
+}
+
+static void both_hang_and_the_store_answers(void **state)
+{
+	struct group g;
+	struct block_key k;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 32 * MIB);
+	k = owned(&g, 1, 0);
+	behave(&g.d[0], HANG);
+	behave(&g.d[1], HANG);
+	assert_true(get(&g, &k, 0, BLOCK, 0, 0, VIA_OBJECT) < 2500000);
+	assert_int_equal(mem_gets(&g.w.store), 1);
+	group_stop(&g);
+}
+
+static void nobody_hedges_after_filling(void **state)
+{
+	struct group g;
+	struct block_key k;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	k = owned(&g, 0, 0);
+	behave(&g.d[0], FILL_SLOWLY);
+	assert_true(get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER) >= 700000);
+	assert_int_equal(counted(&g.d[1].gets), 0);
+	group_stop(&g);
+}
+
+static void damaged_answers_are_never_delivered_B01_B02_B09(void **state)
+{
+	static const enum behaviour how[] = {DAMAGE, OTHER_BLOCK};
+	struct group g;
+	struct block_key k;
+
+	(void)state;
+	for (unsigned i = 0; i < ARRAY_LEN(how); i++) {
+		group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+		k = owned(&g, 0, 0);
+		behave(&g.d[0], how[i]);
+		get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER);
+		get(&g, &k, BLOCK - 10, 10, 0, 0, VIA_PEER);
+		wait_for(&g.d[0].bads, 2);
+		assert_int_equal(counted(&g.d[1].gets), 2);
+		behave(&g.d[1], how[i]);
+		get(&g, &k, 0, BLOCK, 0, 0, VIA_OBJECT);
+		wait_for(&g.d[1].bads, 1);
+		group_stop(&g);
+	}
+}
+
+static void final_verdicts_are_final(void **state)
+{
+	static const struct {
+		enum behaviour how;
+		int status;
+	} v[] = {{NO_OBJECT, -ENODATA}, {FORBIDDEN, -EACCES}, {STORE_ERROR, -EIO}};
+	struct group g;
+	struct read rd;
+	struct block_key k;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	k = owned(&g, 0, 0);
+	for (unsigned i = 0; i < ARRAY_LEN(v); i++) {
+		behave(&g.d[0], v[i].how);
+		read_go(&g.w, &g.wt, &rd, &k, 0, BLOCK, 0);
+		waiter_wait(&g.wt);
+		assert_string_equal(rd.req->reason, "vol/chunks/1: it is so");
+		read_check(&rd, v[i].status);
+	}
+	assert_int_equal(counted(&g.d[1].gets), 0);
+	assert_int_equal(mem_gets(&g.w.store), 0);
+	group_stop(&g);
+}
+
+static void fill_probe_and_drop(void **state)
+{
+	struct group g;
+	struct block_key k;
+	struct read rd;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	k = owned(&g, 1, 0);
+	get(&g, &k, 0, BLOCK, REQ_FILL, 0, VIA_NONE);
+	assert_int_equal(counted(&g.d[1].fills), 1);
+	get(&g, &k, 0, BLOCK, REQ_PROBE, 0, VIA_NONE);
+	behave(&g.d[1], NOT_HERE);
+	get(&g, &k, 0, BLOCK, REQ_PROBE, -ENOENT, VIA_NONE);
+	assert_int_equal(counted(&g.d[1].stats), 2);
+	assert_int_equal(counted(&g.d[0].stats), 0);
+	behave(&g.d[1], BUSY);
+	get(&g, &k, 0, BLOCK, REQ_FILL, 0, VIA_NONE);
+	assert_int_equal(counted(&g.d[0].fills), 1);
+	behave(&g.d[1], NO_OBJECT);
+
+	read_start(&g.w, &g.wt, &rd, &k, 0, BLOCK, 0);
+	source_drop(g.w.top, rd.req, read_done, &rd);
+	waiter_wait(&g.wt);
+	assert_int_equal(rd.status, 0);
+	req_free(rd.req);
+	assert_int_equal(counted(&g.d[0].drops), 1);
+	assert_int_equal(counted(&g.d[1].drops), 1);
+
+	daemon_stop(&g.d[0]);
+	daemon_stop(&g.d[1]);
+	read_start(&g.w, &g.wt, &rd, &k, 0, BLOCK, 0);
+	source_drop(g.w.top, rd.req, read_done, &rd);
+	waiter_wait(&g.wt);
+	assert_true(rd.status < 0);
+	req_free(rd.req);
+	get(&g, &k, 0, BLOCK, REQ_FILL, -ENOENT, VIA_NONE);
+	assert_int_equal(mem_gets(&g.w.store), 0);
+	group_stop(&g);
+}
+
+static void fill_leaves_an_owner_that_hangs(void **state)
+{
+	struct group g;
+	struct block_key k;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	k = owned(&g, 0, 0);
+	behave(&g.d[0], HANG);
+	assert_true(get(&g, &k, 0, BLOCK, REQ_FILL, 0, VIA_NONE) < 6000000);
+	assert_int_equal(counted(&g.d[1].fills), 1);
+	group_stop(&g);
+}
+
+static void no_fill_asks_nobody(void **state)
+{
+	struct group g;
+	struct block_key k;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	k = owned(&g, 0, 0);
+	get(&g, &k, 0, BLOCK, REQ_NO_FILL, -ENOENT, VIA_NONE);
+	assert_int_equal(counted(&g.d[0].gets) + counted(&g.d[1].gets), 0);
+	group_stop(&g);
+}
+
+static void without_memory_for_a_fork_the_request_goes_on(void **state)
+{
+	struct group g;
+	struct block_key k;
+	size_t need, held = 0;
+	struct read rd;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 5 * (BLOCK + 8192));
+	k = owned(&g, 0, 0);
+	for (unsigned round = 0; round < 4; round++) {
+		read_start(&g.w, &g.wt, &rd, &k, 0, BLOCK, 0);
+		need = req_need(rd.req);
+		assert_int_equal(pool_reserve(g.w.pool, POOL_DEMAND, need, NULL), 0);
+		rd.req->reserved = need;
+		while (pool_reserve(g.w.pool, POOL_DEMAND, 4096, NULL) == 0)
+			held += 4096;
+		behave(&g.d[0], round == 0 ? SERVE : round == 1 ? DAMAGE : HANG);
+		behave(&g.d[1], round < 3 ? SERVE : BUSY);
+		source_get(g.peer, rd.req, read_done, &rd);
+		waiter_wait(&g.wt);
+		assert_int_equal(rd.req->via, round < 3 ? VIA_PEER : VIA_OBJECT);
+		read_check(&rd, 0);
+		pool_unreserve(g.w.pool, POOL_DEMAND, held);
+		held = 0;
+	}
+	group_stop(&g);
+}
+
+static void holder_is_asked_without_filling_G12(void **state)
+{
+	struct group g;
+	struct block_key mine, his;
+
+	(void)state;
+	group_start(&g, PEER_HOLDER, "a", false, 16 * MIB);
+	mine = owned(&g, 0, 0);
+	his = owned(&g, 1, 0);
+	/* who holds it by the ring is me: nobody to ask */
+	get(&g, &mine, 0, BLOCK, 0, 0, VIA_OBJECT);
+	assert_int_equal(counted(&g.d[0].gets) + counted(&g.d[1].gets), 0);
+	/* I am only the successor: the owner is asked */
+	get(&g, &his, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_int_equal(counted(&g.d[1].no_fills), 1);
+	behave(&g.d[1], NOT_HERE);
+	get(&g, &his, 0, BLOCK, 0, 0, VIA_OBJECT);
+	behave(&g.d[1], NO_OBJECT); /* his verdict is not mine */
+	get(&g, &his, 0, BLOCK, 0, 0, VIA_OBJECT);
+	assert_int_equal(counted(&g.d[1].no_fills), counted(&g.d[1].gets));
+	/* a filling daemon waits 300 ms for him, once */
+	behave(&g.d[1], HANG);
+	assert_true(get(&g, &his, 0, BLOCK, 0, 0, VIA_OBJECT) < 800000);
+	for (unsigned i = 0; i < 5; i++)
+		assert_true(get(&g, &his, 0, BLOCK, 0, 0, VIA_OBJECT) < 100000);
+	get(&g, &his, 0, BLOCK, REQ_NO_FILL, -ENOENT, VIA_NONE);
+	assert_int_equal(counted(&g.d[0].gets), 0);
+	group_stop(&g);
+}
+
+static void descriptors_serve_without_the_daemon(void **state)
+{
+	struct group g;
+	struct block_key k;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, "a", true, 16 * MIB);
+	k = key_of(5, 0);
+	behave(&g.d[0], PASS_FD);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_LOCAL);
+	for (unsigned i = 0; i < 20; i++)
+		get(&g, &k, i * 10000, 20000, 0, 0, VIA_LOCAL);
+	assert_int_equal(counted(&g.d[0].gets), 1);
+	/* a daemon that has it only in memory sends the bytes */
+	k = key_of(6, 0);
+	behave(&g.d[0], SERVE);
+	get(&g, &k, 3, 20000, 0, 0, VIA_LOCAL);
+	/* the daemon is gone: what was passed still serves */
+	daemon_stop(&g.d[0]);
+	k = key_of(5, 0);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_LOCAL);
+	k = key_of(7, 0);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_OBJECT);
+	group_stop(&g);
+}
+
+static void damaged_files_are_reported_and_not_kept_B03(void **state)
+{
+	struct group g;
+	struct block_key k = key_of(5, 0);
+
+	(void)state;
+	group_start(&g, PEER_OWNER, "a", true, 16 * MIB);
+	behave(&g.d[0], PASS_BAD_FD);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_OBJECT);
+	wait_for(&g.d[0].bads, 1);
+	wait_for(&g.d[0].closeds, 1);
+	behave(&g.d[0], PASS_SHORT_FD);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_OBJECT);
+	wait_for(&g.d[0].bads, 2);
+	wait_for(&g.d[0].closeds, 2);
+	behave(&g.d[0], PASS_FD);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_LOCAL);
+	assert_int_equal(counted(&g.d[0].gets), 3);
+	group_stop(&g);
+}
+
+static void descriptors_are_bounded_and_closed_ones_told(void **state)
+{
+	struct fd_cache *c;
+	struct group g;
+	struct peer *p;
+	struct block_key k;
+	struct fd_entry *e, *again;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, "a", true, 16 * MIB);
+	p = peers_get(g.peers, g.d[0].path, 0);
+	assert_int_equal(fd_cache_new(4, &c), 0);
+	for (uint64_t s = 1; s <= 10; s++) {
+		k = key_of(s, 0);
+		e = fd_cache_add(c, &k, open("/dev/null", O_RDONLY), p);
+		assert_non_null(e);
+		fd_entry_unref(e);
+	}
+	wait_for(&g.d[0].closeds, 6);
+	k = key_of(6, 0);
+	assert_null(fd_cache_find(c, &k));
+	k = key_of(7, 0);
+	e = fd_cache_find(c, &k);
+	assert_non_null(e);
+	/* a second descriptor of one block is closed at once */
+	again = fd_cache_add(c, &k, open("/dev/null", O_RDONLY), p);
+	assert_ptr_equal(again, e);
+	fd_entry_unref(again);
+	wait_for(&g.d[0].closeds, 7);
+	/* in use: dropped, but open until it is given back */
+	fd_cache_drop(c, &k);
+	assert_null(fd_cache_find(c, &k));
+	assert_true(fcntl(fd_entry_fd(e), F_GETFD) >= 0);
+	fd_entry_unref(e);
+	wait_for(&g.d[0].closeds, 8);
+	fd_cache_free(c);
+	wait_for(&g.d[0].closeds, 11);
+	group_stop(&g);
+}
+
+static void many_readers_while_a_daemon_dies_G03(void **state)
+{
+	enum { N = 200 };
+	static struct read rd[N];
+	struct group g;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 8 * MIB);
+	for (unsigned i = 0; i < N; i++) {
+		struct block_key k = key_of(1 + i / 2, 0);
+
+		read_go(&g.w, &g.wt, &rd[i], &k, i % 2 ? 1000 : 0, i % 2 ? 50000 : BLOCK, 0);
+		if (i == N / 2)
+			daemon_stop(&g.d[0]);
+	}
+	waiter_wait(&g.wt);
+	for (unsigned i = 0; i < N; i++)
+		read_check(&rd[i], 0);
+	assert_int_equal(mem_gets(&g.w.store), 0);
+	group_stop(&g);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(owner_answers_ranges_and_whole_blocks),
+		cmocka_unit_test(owner_refuses_then_successor_then_store),
+		cmocka_unit_test(owner_hangs_and_costs_one_hedge_G01_G02),
+		cmocka_unit_test(both_hang_and_the_store_answers),
+		cmocka_unit_test(nobody_hedges_after_filling),
+		cmocka_unit_test(damaged_answers_are_never_delivered_B01_B02_B09),
+		cmocka_unit_test(final_verdicts_are_final),
+		cmocka_unit_test(fill_probe_and_drop),
+		cmocka_unit_test(fill_leaves_an_owner_that_hangs),
+		cmocka_unit_test(no_fill_asks_nobody),
+		cmocka_unit_test(without_memory_for_a_fork_the_request_goes_on),
+		cmocka_unit_test(holder_is_asked_without_filling_G12),
+		cmocka_unit_test(descriptors_serve_without_the_daemon),
+		cmocka_unit_test(damaged_files_are_reported_and_not_kept_B03),
+		cmocka_unit_test(descriptors_are_bounded_and_closed_ones_told),
+		cmocka_unit_test(many_readers_while_a_daemon_dies_G03),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
