@@ -5,10 +5,10 @@
  *
  * A read (struct rread) goes
  *	rfile_views -> rread_ready -> rread_issue: up to PARALLEL requests at a time -> rread_finish
- *-> done and back to rfile_views when an object is missing (once: the slices may have been
- *compacted) or the group failed to answer (io_retries times, later and later). A read that needs
- *more than one block copies each answer out as it comes: it holds no memory of the pool while it
- *waits for more.
+ * -> done and back to rfile_views when an object is missing (once: the slices may have been
+ * compacted) or the group failed to answer (io_retries times, later and later). A read that needs
+ * more than one block copies each answer out as it comes: it holds no memory of the pool while it
+ * waits for more.
  */
 #include "client/rfile.h"
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inodes that are open for reading: length, and a view of every chunk whose slice list is
- *known. Any thread; lists are fetched by jobs in the meta queue, one at a time a file.
+ * known. Any thread; lists are fetched by jobs in the meta queue, one at a time a file.
  *
  * Views belong to one (ctime, mtime) of the inode. When another one passes by, or the caller knows
- *better, all are dropped and epoch moves.
+ * better, all are dropped and epoch moves.
  *
  *	idle      nobody waits, fetching is false
  *	fetching  one job is queued or runs: fetch_begin -> meta_read -> fetch_end. It ends only
- *when nobody waits: lists that were read before epoch moved are thrown away and read again. */
+ * when nobody waits: lists that were read before epoch moved are thrown away and read again. */
 #include "client/rfile.h"
 
 #include "common/log.h"

@@ -3,20 +3,20 @@
  *
  *	state        made by                                  means
  *	open         writer.c                                 data is added; full blocks are sent as
- *soon as id is known asking       wslice_advance_locked                    a job asks for id frozen
- *wfile_freeze_locked, end of the chunk    length is final, the last block may be sent ready
- *wslice_advance_locked                    all blocks are stored committing   file_pump_locked a job
- *writes the record: order_ok says when dead         slice_remove_locked committed or given up, out
- *of the file
+ * soon as id is known asking       wslice_advance_locked                    a job asks for id frozen
+ * wfile_freeze_locked, end of the chunk    length is final, the last block may be sent ready
+ * wslice_advance_locked                    all blocks are stored committing   file_pump_locked a job
+ * writes the record: order_ok says when dead         slice_remove_locked committed or given up, out
+ * of the file
  *
  * A slice with an error sends nothing more and is removed once it is frozen and its uploads are
- *back. The generation of the volume changed
+ * back. The generation of the volume changed
  * (-ESTALE): back to frozen, without id; the blocks are read back and stored again under the new
- *one.
+ * one.
  *
  * Whatever an upload or a job that is on its way points to stays: a slice dies only when out is 0
- *and neither asking nor committing is set. Steps are found under the file's lock, as struct work,
- *and taken without it. */
+ * and neither asking nor committing is set. Steps are found under the file's lock, as struct work,
+ * and taken without it. */
 #include "client/wslice.h"
 
 #include "common/clock.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between writer.c, wslice.c and wflush.c: slices that are being written, and what is to be done
- * for them once no lock is held. */
+/* Between writer.c, wrun.c, wslice.c and wflush.c: slices that are being written, and what is to be
+ * done for them once no lock is held. */
 #ifndef STOKE_CLIENT_WSLICE_H
 #define STOKE_CLIENT_WSLICE_H
 
@@ -133,11 +133,14 @@ void wfile_freeze_locked(struct wfile *f, struct work *k) REQUIRES(f->lock);
 bool wfile_unref_locked(struct wfile *f)
 	REQUIRES(f->w->lock); /* true: out of the table, to be destroyed without the lock */
 void wfile_destroy(struct wfile *f);
-void wfile_resume(struct wfile *f); /* posts */
+
 /* bytes of buffers are free again: those who wait get them */
 void writer_release(struct writer *w, size_t bytes);
 /* somebody waits for memory: when too little of it is on its way out, all slices are frozen */
 void writer_press(struct writer *w);
+
+/* wrun.c: a write that waited goes on, in the timers' loop */
+void wfile_resume(struct wfile *f);
 
 /* wflush.c */
 void writer_tick_start(struct writer *w);
