@@ -20,6 +20,11 @@ static int part(const struct block_range *r, void *arg)
 	return 0;
 }
 
+static uint32_t be32(const uint8_t *p)
+{
+	return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 {
 	struct slice *list;
@@ -31,8 +36,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 	if (n < 9 || n > 1 << 16)
 		return 0;
 	w.block = UINT32_C(65536) << (p[0] % 9);
-	off = (uint32_t)((p[1] << 24 | p[2] << 16 | p[3] << 8 | p[4]) & (CHUNK_SIZE - 1));
-	len = (uint32_t)((p[5] << 24 | p[6] << 16 | p[7] << 8 | p[8]) & (CHUNK_SIZE - 1));
+	off = be32(p + 1) & (CHUNK_SIZE - 1);
+	len = be32(p + 5) & (CHUNK_SIZE - 1);
 	len = MIN(len, CHUNK_SIZE - off);
 	list = calloc(n / SLICE_LEN + 1, sizeof(*list));
 	if (!list)
