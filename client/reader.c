@@ -3,13 +3,15 @@
  * chain, their answers one vector. Runs in the caller's thread until it would have to wait, then in
  * whatever thread completes; nothing here waits.
  *
- * A read (struct rread) goes
- *	rfile_views -> rread_ready -> rread_issue: up to PARALLEL requests at a time -> rread_finish
- * -> done and back to rfile_views when an object is missing (once: the slices may have been
- * compacted) or the group failed to answer (io_retries times, later and later). A read that needs
- * more than one block copies each answer out as it comes: it holds no memory of the pool while it
- * waits for more.
- */
+ * A read (struct rread) goes from step to step:
+ *	rfile_views	gives the views of its chunks, at once or later
+ *	rread_ready	cuts it into parts, plans ahead
+ *	rread_issue	sends up to PARALLEL parts at a time
+ *	rread_finish	completes it, or sends it back to the first step
+ *
+ * It goes back when an object is missing (once: the slices may have been compacted) or the group
+ * failed to answer (io_retries times, later and later). A read that needs more than one block copies
+ * each answer out as it comes: it holds no memory of the pool while it waits for more. */
 #include "client/rfile.h"
 
 #include "common/clock.h"

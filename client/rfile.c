@@ -5,9 +5,11 @@
  * Views belong to one (ctime, mtime) of the inode. When another one passes by, or the caller knows
  * better, all are dropped and epoch moves.
  *
- *	idle      nobody waits, fetching is false
- *	fetching  one job is queued or runs: fetch_begin -> meta_read -> fetch_end. It ends only
- * when nobody waits: lists that were read before epoch moved are thrown away and read again. */
+ *	idle		nobody waits, fetching is false
+ *	fetching	a job is queued or runs: fetch_begin, meta_read, fetch_end
+ *
+ * Fetching ends only when nobody waits: lists that were read before epoch moved are thrown away and
+ * read again. */
 #include "client/rfile.h"
 
 #include "common/log.h"

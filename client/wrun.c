@@ -3,8 +3,8 @@
  * has to wait, it goes on in the timers' loop.
  *
  * One thread at a time runs a file's writes (WFILE_RUNNING); others leave theirs in the queue. The
- * runner alone adds to slices, so it copies without a lock. It waits for memory, or for commits when
- * too many slices are open, without holding a thread (WFILE_WAITING):
+ * runner alone adds to slices, so it copies without a lock. It waits for memory, or for commits
+ * when too many slices are open, without holding a thread (WFILE_WAITING):
  *
  *	idle     -> running   writer_write
  *	running  -> waiting   run_park: no room for the next buffer

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What becomes of a slice. Any thread; numbers and commits by jobs in the meta queue.
  *
- *	state        made by                                  means
- *	open         writer.c                                 data is added; full blocks are sent as
- * soon as id is known asking       wslice_advance_locked                    a job asks for id frozen
- * wfile_freeze_locked, end of the chunk    length is final, the last block may be sent ready
- * wslice_advance_locked                    all blocks are stored committing   file_pump_locked a job
- * writes the record: order_ok says when dead         slice_remove_locked committed or given up, out
- * of the file
+ *	open		data is added, full blocks are sent once id is known: wrun.c
+ *	asking		a job asks for id: wslice_advance_locked
+ *	frozen		length is final, the last block is sent: wfile_freeze_locked
+ *	ready		all blocks are stored: wslice_advance_locked
+ *	committing	a job writes the record: file_pump_locked, when order_ok
+ *	dead		committed or given up, out of the file: slice_remove_locked
  *
  * A slice with an error sends nothing more and is removed once it is frozen and its uploads are
- * back. The generation of the volume changed
- * (-ESTALE): back to frozen, without id; the blocks are read back and stored again under the new
- * one.
+ * back. When the generation of the volume changed (-ESTALE) it is frozen again, without id: its
+ * blocks are read back and stored once more, under the new one.
  *
  * Whatever an upload or a job that is on its way points to stays: a slice dies only when out is 0
  * and neither asking nor committing is set. Steps are found under the file's lock, as struct work,
