@@ -87,14 +87,15 @@ static int by_bytes(const void *a, const void *b)
  * while sorting. */
 static int canonical_query(struct str *out, const char *query)
 {
-	_cleanup_(freep) char *copy = strdup(query);
+	_cleanup_(str_fini) struct str copy = STR_INIT;
 	const char *part[MAX_PARTS];
 	size_t n = 0;
 	char *save = NULL;
 
-	if (!copy)
+	str_add(&copy, query);
+	if (str_error(&copy))
 		return -ENOMEM;
-	for (char *p = strtok_r(copy, "&", &save); p; p = strtok_r(NULL, "&", &save)) {
+	for (char *p = strtok_r(copy.s, "&", &save); p; p = strtok_r(NULL, "&", &save)) {
 		char *eq = strchr(p, '=');
 
 		if (n == MAX_PARTS)
@@ -170,19 +171,20 @@ static void own_headers(const struct sigv4_request *r, const char *date, struct 
 static int canonical_request(const struct sigv4_request *r, const char *own, struct str *out,
 			     struct str *signed_names)
 {
-	_cleanup_(freep) char *copy = strdup(own);
+	_cleanup_(str_fini) struct str copy = STR_INIT;
 	_cleanup_(str_fini) struct str host = STR_INIT;
 	struct headers h = {.n = 0};
 	char *save = NULL;
 	int ret;
 
 	str_addf(&host, "host: %s", r->host);
-	if (!copy || str_error(&host))
+	str_add(&copy, own);
+	if (str_error(&copy) || str_error(&host))
 		return -ENOMEM;
 	if (r->n_headers > MAX_PARTS - 4)
 		return -EINVAL;
 	h.line[h.n++] = str_c(&host);
-	for (char *p = strtok_r(copy, "\n", &save); p; p = strtok_r(NULL, "\n", &save))
+	for (char *p = strtok_r(copy.s, "\n", &save); p; p = strtok_r(NULL, "\n", &save))
 		h.line[h.n++] = p;
 	for (size_t i = 0; i < r->n_headers; i++)
 		h.line[h.n++] = r->headers[i];

@@ -22,102 +22,113 @@ static EVP_CIPHER_CTX *cipher_new(const char *uuid, const unsigned char *nonce, 
 	return NULL;
 }
 
-static void cipher_freep(EVP_CIPHER_CTX **c)
+static const char base64_digits[] =
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/* standard base64 with padding and nothing around it; raw has room for 3/4 of text. The length, or
+ * -EBADMSG */
+static ssize_t from_base64(const char *text, unsigned char *raw)
 {
-	EVP_CIPHER_CTX_free(*c);
+	size_t n = strlen(text), digits = strspn(text, base64_digits), pad = n - digits;
+
+	/* EVP_DecodeBlock would also take blanks, and '=' in the middle */
+	if (n % 4 || pad > 2 || strspn(text + digits, "=") != pad ||
+	    EVP_DecodeBlock(raw, (const unsigned char *)text, (int)n) < 0)
+		return -EBADMSG;
+	return (ssize_t)(n / 4 * 3 - pad);
 }
 
-/* standard base64 with padding, nothing else around it; *ret_len is its true length */
-static int from_base64(const char *text, unsigned char **ret, size_t *ret_len)
+/* raw: nonce, ciphertext of n bytes, tag */
+static int decrypt(const char *uuid, unsigned char *raw, size_t n, unsigned char *plain)
 {
-	size_t n = strlen(text), pad = 0;
-	_cleanup_(freep) unsigned char *raw = NULL;
+	EVP_CIPHER_CTX *c = cipher_new(uuid, raw, false);
+	int len = 0, rest = 0, r = -EBADMSG;
 
-	if (n % 4 || n > MAX_SECRET)
-		return -EBADMSG;
-	/* EVP_DecodeBlock also takes blanks, and '=' in the middle */
-	if (strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/") +
-		    strspn(text + strcspn(text, "="), "=") !=
-	    n)
-		return -EBADMSG;
-	while (pad < 3 && pad < n && text[n - 1 - pad] == '=')
-		pad++;
-	raw = malloc(n / 4 * 3 + 1);
-	if (!raw)
+	if (!c)
 		return -ENOMEM;
-	if (pad > 2 || EVP_DecodeBlock(raw, (const unsigned char *)text, (int)n) < 0)
-		return -EBADMSG;
-	*ret_len = n / 4 * 3 - pad;
-	*ret = TAKE_PTR(raw);
-	return 0;
+	if (EVP_DecryptUpdate(c, plain, &len, raw + NONCE, (int)n) == 1 &&
+	    EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_SET_TAG, TAG, raw + NONCE + n) == 1 &&
+	    EVP_DecryptFinal_ex(c, plain + len, &rest) == 1)
+		r = 0;
+	EVP_CIPHER_CTX_free(c);
+	return r;
+}
+
+static int encrypt(const char *uuid, const char *plain, size_t n, unsigned char *raw)
+{
+	EVP_CIPHER_CTX *c = cipher_new(uuid, raw, true);
+	int len = 0, rest = 0, r = -EIO;
+
+	if (!c)
+		return -ENOMEM;
+	if (EVP_EncryptUpdate(c, raw + NONCE, &len, (const unsigned char *)plain, (int)n) == 1 &&
+	    EVP_EncryptFinal_ex(c, raw + NONCE + len, &rest) == 1 &&
+	    EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, TAG, raw + NONCE + n) == 1)
+		r = 0;
+	EVP_CIPHER_CTX_free(c);
+	return r;
 }
 
 int crypt_unseal(const char *uuid, const char *sealed, char **ret)
 {
-	_cleanup_(freep) unsigned char *raw = NULL;
-	_cleanup_(freep) unsigned char *plain = NULL;
-	_cleanup_(cipher_freep) EVP_CIPHER_CTX *c = NULL;
-	size_t n = 0;
-	int len = 0, rest = 0, r;
+	size_t text = strlen(sealed);
+	unsigned char *raw = NULL, *plain = NULL;
+	ssize_t n;
+	int r = -ENOMEM;
 
-	if (!*sealed) {
-		plain = calloc(1, 1);
-		if (!plain)
-			return -ENOMEM;
-		*ret = (char *)TAKE_PTR(plain);
-		return 0;
-	}
 	if (strcmp(sealed, "removed") == 0)
 		return -ENOENT;
-	r = from_base64(sealed, &raw, &n);
-	if (r < 0)
-		return r;
-	if (n < NONCE + TAG)
+	if (text > MAX_SECRET)
 		return -EBADMSG;
-	n -= NONCE + TAG;
-	plain = calloc(1, n + 1);
-	c = cipher_new(uuid, raw, false);
-	if (!plain || !c)
-		return -ENOMEM;
-	if (EVP_DecryptUpdate(c, plain, &len, raw + NONCE, (int)n) != 1 ||
-	    EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_SET_TAG, TAG, raw + NONCE + n) != 1 ||
-	    EVP_DecryptFinal_ex(c, plain + len, &rest) != 1 || memchr(plain, 0, n)) {
-		explicit_bzero(plain, n);
-		return -EBADMSG;
+	raw = malloc(text + 1);
+	plain = calloc(1, text + 1);
+	if (!raw || !plain)
+		goto out;
+	r = 0;
+	if (text == 0)
+		goto out;
+	n = from_base64(sealed, raw);
+	r = n < NONCE + TAG ? -EBADMSG : decrypt(uuid, raw, (size_t)n - NONCE - TAG, plain);
+	if (r == 0 && memchr(plain, 0, (size_t)n - NONCE - TAG))
+		r = -EBADMSG;
+out:
+	free(raw);
+	if (r == 0) {
+		*ret = (char *)plain;
+		return 0;
 	}
-	*ret = (char *)TAKE_PTR(plain);
-	return 0;
+	if (plain)
+		explicit_bzero(plain, text);
+	free(plain);
+	return r;
 }
 
 int crypt_seal(const char *uuid, const char *plain, char **ret)
 {
 	size_t n = strlen(plain);
-	_cleanup_(freep) unsigned char *raw = NULL;
-	_cleanup_(freep) unsigned char *text = NULL;
-	_cleanup_(cipher_freep) EVP_CIPHER_CTX *c = NULL;
-	int len = 0, rest = 0;
+	unsigned char *raw = NULL, *text = NULL;
+	int r = -ENOMEM;
 
 	if (n > MAX_SECRET / 2)
 		return -EINVAL;
 	raw = malloc(NONCE + n + TAG);
 	text = calloc(1, (NONCE + n + TAG + 2) / 3 * 4 + 1);
 	if (!raw || !text)
-		return -ENOMEM;
-	if (n == 0) {
-		*ret = (char *)TAKE_PTR(text);
-		return 0;
-	}
+		goto out;
+	r = 0;
+	if (n == 0)
+		goto out;
 	crypt_random(raw, NONCE);
-	c = cipher_new(uuid, raw, true);
-	if (!c)
-		return -ENOMEM;
-	if (EVP_EncryptUpdate(c, raw + NONCE, &len, (const unsigned char *)plain, (int)n) != 1 ||
-	    EVP_EncryptFinal_ex(c, raw + NONCE + len, &rest) != 1 ||
-	    EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, TAG, raw + NONCE + n) != 1)
-		return -EIO;
-	EVP_EncodeBlock(text, raw, (int)(NONCE + n + TAG));
-	*ret = (char *)TAKE_PTR(text);
-	return 0;
+	r = encrypt(uuid, plain, n, raw);
+	if (r == 0)
+		EVP_EncodeBlock(text, raw, (int)(NONCE + n + TAG));
+out:
+	free(raw);
+	if (r < 0)
+		free(text);
+	else
+		*ret = (char *)text;
+	return r;
 }
 
 void crypt_random(void *p, size_t n)

@@ -59,34 +59,38 @@ static int metrics_init(struct object_metrics *om, struct metrics *m)
 	return om->retries ? 0 : -ENOMEM;
 }
 
+static int open_storage(const struct object_conf *conf, struct loop *loop,
+			struct object_store **ret, struct str *err)
+{
+	if (strcmp(conf->storage, "file") == 0)
+		return object_file_new(conf, ret, err);
+	if (s3_storage_known(conf->storage))
+		return object_s3_new(conf, loop, ret, err);
+	str_addf(err,
+		 "object storage \"%s\" is not handled: give its S3 endpoint as storage \"s3\", if "
+		 "it has one",
+		 conf->storage);
+	return -EOPNOTSUPP;
+}
+
 int object_open(const struct object_conf *conf, struct loop *loop, struct object_store **ret,
 		struct str *err)
 {
-	_cleanup_(freep) struct object_metrics *om = calloc(1, sizeof(*om));
+	struct object_metrics *om = calloc(1, sizeof(*om));
 	struct object_store *s = NULL;
 	int r;
 
 	if (!om)
 		return -ENOMEM;
-	if (conf->metrics) {
-		r = metrics_init(om, conf->metrics);
-		if (r < 0)
-			return r;
-	}
-	if (strcmp(conf->storage, "file") == 0) {
-		r = object_file_new(conf, &s, err);
-	} else if (s3_storage_known(conf->storage)) {
-		r = object_s3_new(conf, loop, &s, err);
-	} else {
-		str_addf(err,
-			 "object storage \"%s\" is not handled: give its S3 endpoint as storage "
-			 "\"s3\", if it has one",
-			 conf->storage);
-		r = -EOPNOTSUPP;
-	}
-	if (r < 0)
+	r = conf->metrics ? metrics_init(om, conf->metrics) : 0;
+	if (r == 0)
+		r = open_storage(conf, loop, &s, err);
+	if (r < 0) {
+		free(om);
 		return r;
-	s->metrics = TAKE_PTR(om);
+	}
+	assert(s);
+	s->metrics = om;
 	*ret = s;
 	return 0;
 }

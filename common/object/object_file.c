@@ -97,7 +97,7 @@ static int open_object(const struct object_file *f, const char *key, int *ret_fd
 static int do_get(const struct object_file *f, struct object_req *req)
 {
 	_cleanup_(closep) int fd = -1;
-	struct stat st;
+	struct stat st = {.st_size = 0};
 	uint64_t size, want;
 	int r = open_object(f, req->key, &fd, &st);
 
@@ -208,7 +208,7 @@ static int do_put(const struct object_file *f, const struct object_req *req)
 static int do_head(const struct object_file *f, struct object_req *req)
 {
 	_cleanup_(closep) int fd = -1;
-	struct stat st;
+	struct stat st = {.st_size = 0};
 	int r = open_object(f, req->key, &fd, &st);
 
 	if (r == 0)

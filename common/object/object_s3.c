@@ -219,15 +219,16 @@ static void slot_take(struct s3_slot *slot, struct object_req *req)
 
 static void pump(struct s3 *s)
 {
-	while (!s->closing && !list_empty(&s->queue) && !list_empty(&s->idle)) {
-		struct list_node *n;
+	while (!s->closing && !list_empty(&s->queue) && s3_cred_get(s->cred)) {
+		struct list_node *slot = list_pop(&s->idle), *n;
 
-		if (!s3_cred_get(s->cred))
-			return; /* keys_changed goes on */
-		n = list_pop(&s->idle);
-		slot_take(container_of(n, struct s3_slot, link),
-			  container_of(list_pop(&s->queue), struct object_req, link));
+		if (!slot)
+			return;
+		n = list_pop(&s->queue);
+		slot_take(container_of(slot, struct s3_slot, link),
+			  container_of(n, struct object_req, link));
 	}
+	/* without keys keys_changed goes on */
 }
 
 static void keys_changed(void *arg)

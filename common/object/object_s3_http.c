@@ -326,15 +326,16 @@ static int add_header(struct s3_exchange *x, const char *line)
 
 static int set_headers(struct s3_exchange *x)
 {
-	_cleanup_(freep) char *copy = strdup(x->headers);
+	_cleanup_(str_fini) struct str copy = STR_INIT;
 	char *save = NULL;
 	/* curl would ask for "100 Continue" before a large body: a round trip that no store needs
 	 */
 	int r = add_header(x, "Expect:");
 
-	if (!copy)
+	str_add(&copy, x->headers);
+	if (str_error(&copy))
 		return -ENOMEM;
-	for (char *p = strtok_r(copy, "\n", &save); p && r == 0; p = strtok_r(NULL, "\n", &save))
+	for (char *p = strtok_r(copy.s, "\n", &save); p && r == 0; p = strtok_r(NULL, "\n", &save))
 		r = add_header(x, p);
 	return r;
 }

@@ -92,7 +92,7 @@ static void signs_queries_as_documented(void **state _unused_)
 
 /* Computed with Python's hashlib and hmac over the canonical request
  *	GET, /b/a%20b%2Bc/%C3%A9~, a=&a=1&a-b=2, the four headers, "", their names, UNSIGNED-PAYLOAD
-*/
+ */
 static void signs_token_odd_names_and_query_order(void **state _unused_)
 {
 	struct sigv4_request r = example;

@@ -167,7 +167,7 @@ static void counts_keys_that_stayed(void **state _unused_)
 {
 	static const char xml[] =
 		DECL "<DeleteResult" NS "><Deleted><Key>a</Key></Deleted><Error><Key>gone</"
-					"Key><Code>NoSuchKey</Code></Error>"
+		     "Key><Code>NoSuchKey</Code></Error>"
 		     "<Error><Key>b</Key><Code>AccessDenied</Code><Message>Access "
 		     "Denied</Message></Error>"
 		     "<Error><Key>c</Key><Code>InternalError</Code></Error></DeleteResult>";
