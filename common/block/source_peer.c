@@ -4,11 +4,12 @@
  *
  * A request that comes here becomes an "ask": one or two targets, tried one after the other.
  *
- *	ask_next	a try of the next target in a fork (own memory; the request's own reservation
- *is given back), so that it can be raced. Without memory for a fork the request itself is carried
- *out with its own reservation (ask_carry): one target at a time, and instead of a hedge the try is
- *given up when it is quiet for the hedge's time. ask_tick	the hedge: the next target is tried
- *beside the first; when there is none and a second has passed, the layer below. Nobody hedges after
+ *	ask_next	a try of the next target in a fork (own memory; the request's own
+ *reservation is given back), so that it can be raced. Without memory for a fork the request itself
+ *is carried out with its own reservation (ask_carry): one target at a time, and instead of a hedge
+ *the try is given up when it is quiet for the hedge's time. ask_tick	the hedge: the next target
+ *is tried beside the first; when there is none and a second has passed, the layer below. Nobody
+ *hedges after
  *FILLING: then only the peer's health is watched. ask_lost	a try failed: the next target, or
  *wait for the other, or ask_pass: the layer below
  *
@@ -313,8 +314,6 @@ static void forked_done(struct peer_try *t, int status)
 	struct block_req *child = t->req;
 	struct ask *a = at->ask;
 
-	if (status == -ETIMEDOUT && a->sp->conf.mode == PEER_HOLDER)
-		peer_note(t->peer, -ETIMEDOUT);
 	try_free(at);
 	req_done(child, status);
 	ask_unref(a);
@@ -364,6 +363,8 @@ static void ask_failed(struct ask *a, struct block_req *parent, int status, unsi
 		req_done(parent, status);
 		return;
 	}
+	if (status == -ETIMEDOUT && a->sp->conf.mode == PEER_HOLDER)
+		peer_note(a->target[a->next - 1], -ETIMEDOUT);
 	if (status == -ETIMEDOUT && clock_left(parent->deadline_us) == 0) {
 		if (running == 0)
 			req_done(parent, status);

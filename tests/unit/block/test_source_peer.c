@@ -415,10 +415,16 @@ static uint64_t get(struct group *g, const struct block_key *k, uint32_t off, ui
 	return us;
 }
 
-static void wait_for(const unsigned *n, unsigned value)
+static void wait_at_least(const unsigned *n, unsigned value)
 {
 	for (unsigned i = 0; i < 10000 && counted(n) < value; i++)
 		usleep(1000);
+	assert_true(counted(n) >= value);
+}
+
+static void wait_for(const unsigned *n, unsigned value)
+{
+	wait_at_least(n, value);
 	assert_int_equal(counted(n), value);
 }
 
@@ -807,26 +813,55 @@ static void descriptors_are_bounded_and_closed_ones_told(void **state)
 	group_stop(&g);
 }
 
+/* one of many: reads one block after the other */
+struct reader {
+	struct group *g;
+	unsigned nr;
+	pthread_t thread;
+};
+
+enum { READERS = 16, BLOCKS = 40 };
+
+static void *reader_thread(void *arg)
+{
+	struct reader *r = arg;
+	struct waiter wt;
+
+	waiter_init(&wt);
+	for (unsigned i = 0; i < BLOCKS; i++) {
+		struct block_key k = key_of(1 + (i * 7 + r->nr / 2) % BLOCKS, 0);
+		struct read rd;
+
+		read_go(&r->g->w, &wt, &rd, &k, r->nr % 2 ? 1000 : 0, r->nr % 2 ? 50000 : BLOCK, 0);
+		waiter_wait(&wt);
+		read_check(&rd, 0);
+	}
+	waiter_fini(&wt);
+	return NULL;
+}
+
+/* with memory for everybody, and with the least there may be */
 static void many_readers_while_a_daemon_dies_G03(void **state)
 {
-	enum { N = 200 };
-	static struct read rd[N];
+	static const size_t budget[] = {32 * MIB, 4 * (BLOCK + 8192)};
+	struct reader r[READERS];
 	struct group g;
 
 	(void)state;
-	group_start(&g, PEER_OWNER, NULL, false, 8 * MIB);
-	for (unsigned i = 0; i < N; i++) {
-		struct block_key k = key_of(1 + i / 2, 0);
-
-		read_go(&g.w, &g.wt, &rd[i], &k, i % 2 ? 1000 : 0, i % 2 ? 50000 : BLOCK, 0);
-		if (i == N / 2)
-			daemon_stop(&g.d[0]);
+	for (unsigned b = 0; b < ARRAY_LEN(budget); b++) {
+		group_start(&g, PEER_OWNER, NULL, false, budget[b]);
+		for (unsigned i = 0; i < READERS; i++) {
+			r[i] = (struct reader){.g = &g, .nr = i};
+			assert_int_equal(pthread_create(&r[i].thread, NULL, reader_thread, &r[i]),
+					 0);
+		}
+		wait_at_least(&g.d[0].gets, 20);
+		daemon_stop(&g.d[0]);
+		for (unsigned i = 0; i < READERS; i++)
+			pthread_join(r[i].thread, NULL);
+		assert_int_equal(mem_gets(&g.w.store), 0);
+		group_stop(&g);
 	}
-	waiter_wait(&g.wt);
-	for (unsigned i = 0; i < N; i++)
-		read_check(&rd[i], 0);
-	assert_int_equal(mem_gets(&g.w.store), 0);
-	group_stop(&g);
 }
 
 int main(void)
