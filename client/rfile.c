@@ -263,7 +263,7 @@ static bool views_take_locked(struct rfile *f, struct view_wait *w, uint32_t *re
 		if (!v[i - first])
 			return false;
 	}
-	w->views[0] = view_ref(v[0]);
+	w->views[0] = v[0] ? view_ref(v[0]) : NULL;
 	w->views[1] = v[1] ? view_ref(v[1]) : NULL;
 	return true;
 }

@@ -132,7 +132,7 @@ static void freeze_old(struct wfile *f, void *arg)
 			break;
 		}
 		s->frozen = true;
-		wslice_advance_locked(s, &k);
+		wslice_advance_locked(f, s, &k);
 	}
 	mtx_unlock(&f->lock);
 	work_run(f->w, &k);

@@ -5,6 +5,8 @@
  * held is what the buffers of all slices take, and what was promised to writes that are about to
  * take one. At most cap of the pool is held; who finds no room stands in line (waiters), and gets
  * it from whoever gives some back. */
+#include "client/writer.h"
+
 #include "client/wslice.h"
 
 static uint64_t hash_inode(uint64_t inode)
@@ -136,11 +138,11 @@ struct wfile *wfile_find(struct writer *w, uint64_t inode)
 	return f;
 }
 
-bool wfile_unref_locked(struct wfile *f)
+bool wfile_unref_locked(struct writer *w, struct wfile *f)
 {
 	if (--f->refs)
 		return false;
-	hashmap_del(&f->w->files, &f->node);
+	hashmap_del(&w->files, &f->node);
 	return true;
 }
 
@@ -153,7 +155,7 @@ void wfile_put(struct wfile *f)
 		return;
 	w = f->w;
 	mtx_lock(&w->lock);
-	last = wfile_unref_locked(f);
+	last = wfile_unref_locked(w, f);
 	mtx_unlock(&w->lock);
 	if (last)
 		wfile_destroy(f);

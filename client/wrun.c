@@ -201,7 +201,7 @@ static struct wslice *slice_find_locked(struct wfile *f, uint32_t index, uint32_
 		if (++seen >= SLICES_LOOKED_AT) {
 			if (!s->frozen) {
 				s->frozen = true;
-				wslice_advance_locked(s, k);
+				wslice_advance_locked(f, s, k);
 			}
 			return NULL;
 		}
@@ -281,7 +281,7 @@ static int piece_put(struct wfile *f, const struct piece *p, struct buf *buf, ui
 	clock_real(&s->mtime.sec, &s->mtime.nsec);
 	if (s->pos + s->len == CHUNK_SIZE)
 		s->frozen = true;
-	wslice_advance_locked(s, &k);
+	wslice_advance_locked(f, s, &k);
 	mtx_unlock(&f->lock);
 	/* a full slice may be gone from here on */
 	if (old) {
@@ -353,7 +353,7 @@ static void run_end(struct wfile *f)
 	bool last;
 
 	mtx_lock(&w->lock);
-	last = wfile_unref_locked(f);
+	last = wfile_unref_locked(w, f);
 	if (--w->busy == 0)
 		cond_broadcast(&w->clean);
 	mtx_unlock(&w->lock);

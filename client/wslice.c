@@ -127,7 +127,7 @@ void wslice_free(struct wslice *s)
 	mtx_lock(&w->lock);
 	if (s->error && !w->error)
 		w->error = s->error;
-	last = wfile_unref_locked(f);
+	last = wfile_unref_locked(w, f);
 	if (--w->busy == 0)
 		cond_broadcast(&w->clean);
 	mtx_unlock(&w->lock);
@@ -161,9 +161,8 @@ static void flushes_check_locked(struct wfile *f, struct work *k) REQUIRES(f->lo
 	}
 }
 
-static void slice_remove_locked(struct wslice *s, struct work *k) REQUIRES(s->f->lock)
+static void slice_remove_locked(struct wfile *f, struct wslice *s, struct work *k) REQUIRES(f->lock)
 {
-	struct wfile *f = s->f;
 	struct list_node *n;
 
 	list_del(&s->link);
@@ -257,12 +256,13 @@ static void block_done(struct upload *up, int status)
 	s->out--;
 	if (status < 0 && !s->error)
 		s->error = status == -ENOMEM ? -ENOMEM : -EIO;
-	wslice_advance_locked(s, &k);
+	wslice_advance_locked(f, s, &k);
 	mtx_unlock(&f->lock);
 	work_run(w, &k);
 }
 
-static void block_send_locked(struct wslice *s, uint32_t i, struct work *k) REQUIRES(s->f->lock)
+static void block_send_locked(struct wfile *f, struct wslice *s, uint32_t i, struct work *k)
+	REQUIRES(f->lock)
 {
 	struct wblock *b = s->blocks[i];
 
@@ -271,7 +271,7 @@ static void block_send_locked(struct wslice *s, uint32_t i, struct work *k) REQU
 	block_key_init(&b->up.key, &s->volume, s->id, i, b->len);
 	if (b->buf)
 		b->up.data = blob_of_buf(TAKE_PTR(b->buf), 0, b->len);
-	__atomic_add_fetch(&s->f->w->sending, b->cost, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&f->w->sending, b->cost, __ATOMIC_RELAXED);
 	b->up.done = block_done;
 	list_add_tail(&k->uploads, &b->up.link);
 }
@@ -283,18 +283,18 @@ static bool block_is_full(const struct wslice *s, uint32_t i)
 	return b && b->len && b->state == WB_OPEN && (s->frozen || b->len == s->f->w->block_size);
 }
 
-void wslice_advance_locked(struct wslice *s, struct work *k)
+void wslice_advance_locked(struct wfile *f, struct wslice *s, struct work *k)
 {
 	if (s->asking || s->committing || s->ready)
 		return;
 	if (s->error) {
-		if (s->f->state != WFILE_RUNNING)
+		if (f->state != WFILE_RUNNING)
 			s->frozen = true;
 		else if (!s->frozen)
-			s->f->freeze = true;
+			f->freeze = true;
 		if (s->frozen && s->out == 0) {
-			slice_remove_locked(s, k);
-			file_pump_locked(s->f, k);
+			slice_remove_locked(f, s, k);
+			file_pump_locked(f, k);
 		}
 		return;
 	}
@@ -305,10 +305,10 @@ void wslice_advance_locked(struct wslice *s, struct work *k)
 		return;
 	}
 	while (block_is_full(s, s->sent))
-		block_send_locked(s, s->sent++, k);
+		block_send_locked(f, s, s->sent++, k);
 	if (s->frozen && s->out == 0 && s->id) {
 		s->ready = true;
-		file_pump_locked(s->f, k);
+		file_pump_locked(f, k);
 	}
 }
 
@@ -328,7 +328,7 @@ void wfile_freeze_locked(struct wfile *f, struct work *k)
 		if (s->frozen)
 			continue;
 		s->frozen = true;
-		wslice_advance_locked(s, k);
+		wslice_advance_locked(f, s, k);
 	}
 }
 
@@ -356,13 +356,13 @@ static void ask_run(struct workq_job *job)
 		s->id = id;
 		s->volume = volume;
 	}
-	wslice_advance_locked(s, &k);
+	wslice_advance_locked(f, s, &k);
 	mtx_unlock(&f->lock);
 	work_run(w, &k);
 }
 
 /* the number is worth nothing any more: from the start, with what is stored under it */
-static void commit_again_locked(struct wslice *s) REQUIRES(s->f->lock)
+static void commit_again(struct wslice *s)
 {
 	s->committing = s->ready = false;
 	s->restarts++;
@@ -403,8 +403,8 @@ static void commit_run(struct workq_job *job)
 			strerror(-r));
 	mtx_lock(&f->lock);
 	if (again) {
-		commit_again_locked(s);
-		wslice_advance_locked(s, &k);
+		commit_again(s);
+		wslice_advance_locked(f, s, &k);
 	} else {
 		s->committing = false;
 		if (r == 0) {
@@ -413,7 +413,7 @@ static void commit_run(struct workq_job *job)
 			s->error = r == -ESTALE ? -EIO : r;
 			s->keep_objects = !surely_refused(r);
 		}
-		slice_remove_locked(s, &k);
+		slice_remove_locked(f, s, &k);
 		file_pump_locked(f, &k);
 	}
 	mtx_unlock(&f->lock);

@@ -125,13 +125,13 @@ static inline uint64_t wslice_end(const struct wslice *s)
 struct wslice *wslice_new(struct wfile *f, uint32_t index, uint32_t pos);
 void wslice_free(struct wslice *s);
 /* whatever can be done for s now: ask for its number, send blocks, commit, give up */
-void wslice_advance_locked(struct wslice *s, struct work *k) REQUIRES(s->f->lock);
+void wslice_advance_locked(struct wfile *f, struct wslice *s, struct work *k) REQUIRES(f->lock);
 /* nothing is added to any slice any more; when somebody runs, he does it */
 void wfile_freeze_locked(struct wfile *f, struct work *k) REQUIRES(f->lock);
 
 /* writer.c */
-bool wfile_unref_locked(struct wfile *f)
-	REQUIRES(f->w->lock); /* true: out of the table, to be destroyed without the lock */
+bool wfile_unref_locked(struct writer *w, struct wfile *f)
+	REQUIRES(w->lock); /* true: out of the table, to be destroyed without the lock */
 void wfile_destroy(struct wfile *f);
 
 /* bytes of buffers are free again: those who wait get them */
