@@ -165,9 +165,10 @@ static void access_line(struct job *j, int status, uint64_t took_us, struct str 
 
 /* --- the end of a job --- */
 
+/* reading the log is not told in the log, which would feed itself */
 static bool logging(const struct job *j)
 {
-	return internal_logging(j->f->conf.internal);
+	return internal_logging(j->f->conf.internal) && j->ino != INODE_ACCESSLOG;
 }
 
 /* the request was answered: counts, logs, frees. result: what was answered, for the log (emptied)
