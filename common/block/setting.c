@@ -151,7 +151,7 @@ static bool has_tiers(struct reader *rd)
 			fail(rd, -EINVAL, "Tiers", "holds what is not an object");
 			return false;
 		}
-		if (strcmp(id, "0") || has_text(&tr, "StorageClass") || has_text(&tr, "Tag"))
+		if (strcmp(id, "0") != 0 || has_text(&tr, "StorageClass") || has_text(&tr, "Tag"))
 			return true;
 	}
 	return false;
@@ -243,15 +243,31 @@ static void note_failures(void)
 	json_set_alloc_funcs(noting_malloc, free);
 }
 
-int setting_parse(const char *json, size_t n, struct setting **ret, struct str *err)
+static int parse_root(const json_t *root, const char *json, size_t n, struct setting **ret,
+		      struct str *err)
 {
-	_cleanup_(setting_freep) struct setting *s = calloc(1, sizeof(*s));
-	struct reader rd = {.err = err};
-	json_error_t at;
-	json_t *root;
+	struct reader rd = {.root = root, .err = err};
+	struct setting *s = calloc(1, sizeof(*s));
 
 	if (!s)
 		return -ENOMEM;
+	read_fields(&rd, s);
+	s->text = strndup(json, n);
+	if (!rd.r && !s->text)
+		rd.r = -ENOMEM;
+	if (rd.r)
+		setting_free(s);
+	else
+		*ret = s;
+	return rd.r;
+}
+
+int setting_parse(const char *json, size_t n, struct setting **ret, struct str *err)
+{
+	json_error_t at;
+	json_t *root;
+	int r = -EINVAL;
+
 	if (n > SETTING_MAX) {
 		str_addf(err, "setting: %zu bytes are too many", n);
 		return -EINVAL;
@@ -259,25 +275,16 @@ int setting_parse(const char *json, size_t n, struct setting **ret, struct str *
 	pthread_once(&noting, note_failures);
 	no_memory = false;
 	root = json_loadb(json, n, 0, &at);
-	if (no_memory) {
-		json_decref(root);
-		return -ENOMEM;
-	}
-	if (!json_is_object(root)) {
-		str_addf(err, "setting: not a JSON object: %s at byte %d",
-			 root ? "another type" : at.text, root ? 0 : at.position);
-		json_decref(root);
-		return -EINVAL;
-	}
-	rd.root = root;
-	read_fields(&rd, s);
+	if (no_memory)
+		r = -ENOMEM;
+	else if (!root)
+		str_addf(err, "setting: not JSON: %s at byte %d", at.text, at.position);
+	else if (!json_is_object(root))
+		str_addf(err, "setting: JSON, but not an object");
+	else
+		r = parse_root(root, json, n, ret, err);
 	json_decref(root);
-	s->text = strndup(json, n);
-	if (!rd.r && !s->text)
-		rd.r = -ENOMEM;
-	if (!rd.r)
-		*ret = TAKE_PTR(s);
-	return rd.r;
+	return r;
 }
 
 static void free_secret(char *s)

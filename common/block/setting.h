@@ -10,26 +10,30 @@
 
 struct setting {
 	char *name, *uuid, *storage, *bucket;
-	char *access_key, *secret_key, *session_token;	/* plain (unsealed); NULL when absent */
-	uint32_t block_size;			/* bytes */
-	char *compression;			/* as stored; "" when absent */
-	enum codec codec;			/* CODEC_NONE too when compression is not known, which setting_check refuses */
-	bool hash_prefix, dir_stats, user_group_quota, enable_acl, change_log, encrypted, tiers, kerberos, ranger;
+	char *access_key, *secret_key, *session_token; /* plain (unsealed); NULL when absent */
+	uint32_t block_size;			       /* bytes */
+	char *compression;			       /* as stored; "" when absent */
+	enum codec codec; /* CODEC_NONE too when compression is not known, which setting_check
+			     refuses */
+	bool hash_prefix, dir_stats, user_group_quota, enable_acl, change_log, encrypted, tiers,
+		kerberos, ranger;
 	unsigned shards, trash_days, meta_version;
-	uint64_t capacity, inodes;		/* 0: no limit */
-	uint64_t upload_limit, download_limit;	/* Mbit/s, 0: none */
-	char *min_client, *max_client;		/* NULL when absent */
-	char *text;				/* as stored, secrets included: never logged */
+	uint64_t capacity, inodes;	       /* 0: no limit */
+	uint64_t upload_limit, download_limit; /* Mbit/s, 0: none */
+	char *min_client, *max_client;	       /* NULL when absent */
+	char *text;			       /* as stored, secrets included: never logged */
 };
 
-/* Checks every field it reads: -EINVAL with the field in err; -EBADMSG: a secret that does not unseal. */
+/* Checks every field it reads: -EINVAL with the field in err; -EBADMSG: a secret that does not
+ * unseal. */
 int setting_parse(const char *json, size_t n, struct setting **ret, struct str *err);
 void setting_free(struct setting *s);
 void setting_freep(struct setting **s);
 /* a copy for people: JSON with every secret replaced by "****" */
 int setting_redacted(const struct setting *s, struct str *out);
-/* What this program does not handle, named: appends "POSIX ACLs, directory quotas" and returns -EOPNOTSUPP, else 0. read_only: only what makes
- * reading wrong. Version gates and MetaVersion are -EPROTONOSUPPORT. Quotas live outside the setting, see meta_unsupported(). */
+/* What this program does not handle, named: appends "POSIX ACLs, directory quotas" and returns
+ * -EOPNOTSUPP, else 0. read_only: only what makes reading wrong. Version gates and MetaVersion are
+ * -EPROTONOSUPPORT. Quotas live outside the setting, see meta_unsupported(). */
 int setting_check(const struct setting *s, bool read_only, struct str *ret_why);
 /* JuiceFS's comparison of versions (§2.2.2): <0, 0, >0 */
 int setting_version_cmp(const char *a, const char *b);
@@ -39,12 +43,16 @@ int setting_version_cmp(const char *a, const char *b);
 /* GET setting and parse. -ENOENT: the database holds no volume (err says "stoke format"). */
 int setting_load(struct redis *r, uint64_t deadline_us, struct setting **ret, struct str *err);
 
-struct generation { uint8_t b[8]; };
-/* The private key `_gen`; made when absent and create is set (only while `setting` exists). -ENOENT: absent. */
+struct generation {
+	uint8_t b[8];
+};
+/* The private key `_gen`; made when absent and create is set (only while `setting` exists).
+ * -ENOENT: absent. */
 int volume_generation(struct redis *r, uint64_t deadline_us, bool create, struct generation *ret);
 /* XXH3-128 of the UUID text and the generation */
 struct hash128 volume_id(const char *uuid, const struct generation *gen);
 /* opens the object store that the setting names */
-int volume_open_store(const struct setting *s, struct loop *l, unsigned max_conns, struct metrics *m, struct object_store **ret, struct str *err);
+int volume_open_store(const struct setting *s, struct loop *l, unsigned max_conns,
+		      struct metrics *m, struct object_store **ret, struct str *err);
 
 #endif

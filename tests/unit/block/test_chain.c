@@ -245,6 +245,35 @@ static void the_smallest_pool_serves_all_in_line(void **state)
 	end();
 }
 
+/* Ranges of encoded blocks: each needs the whole block and its object, and must not hold its own
+ * memory while it waits for theirs. */
+static void the_smallest_pool_serves_ranges_of_encoded_blocks(void **state)
+{
+	enum { N = 64 };
+
+	(void)state;
+	for (int side = 0; side < 2; side++) {
+		world_init(&w, WITH_RAM | (side ? WITH_DAEMON : WITH_FLIGHT), CODEC_LZ4,
+			   4 * (BLOCK + 4096));
+		waiter_init(&wt);
+		for (int i = 0; i < N; i++) {
+			struct block_key k = key_of(16, (uint32_t)i / 4);
+
+			read_go(&w, &wt, &rd[i], &k, (uint32_t)i * 1000, 2000, 0);
+		}
+		for (int i = 0; i < N; i++) {
+			mtx_lock(&wt.lock);
+			while (!rd[i].done)
+				assert_true(cond_wait_us(&wt.cond, &wt.lock, 20 * 1000000));
+			mtx_unlock(&wt.lock);
+			read_check(&rd[i], 0);
+		}
+		/* ranges of one block share its fetch, or find it in memory while it is there */
+		assert_true(mem_gets(&w.store) >= N / 4 && mem_gets(&w.store) <= N);
+		end();
+	}
+}
+
 static void nothing_is_asked_for_before_there_is_room_for_the_answer(void **state)
 {
 	struct block_key k = key_of(7, 0);
@@ -339,6 +368,7 @@ int main(void)
 		cmocka_unit_test(only_whole_blocks_are_kept_and_answers_are_exact),
 		cmocka_unit_test(a_short_or_long_object_is_never_kept),
 		cmocka_unit_test(the_smallest_pool_serves_all_in_line),
+		cmocka_unit_test(the_smallest_pool_serves_ranges_of_encoded_blocks),
 		cmocka_unit_test(nothing_is_asked_for_before_there_is_room_for_the_answer),
 		cmocka_unit_test(damage_on_the_way_does_not_pass_the_checksums),
 		cmocka_unit_test(answers_are_right_whatever_is_slow),
