@@ -115,6 +115,9 @@ static void attr_set_locked(struct rfile *f, const struct attr *a) REQUIRES(f->l
 		f->have_attr = true;
 	}
 	f->length = a->length;
+	/* what we wrote is committed: from here on the file may become shorter again */
+	if (f->writer_length <= f->length)
+		f->writer_length = 0;
 }
 
 /* --- files --- */
@@ -234,7 +237,7 @@ void rfile_invalidate(struct rfile *f)
 void rfile_set_length(struct rfile *f, uint64_t length)
 {
 	mtx_lock(&f->lock);
-	f->writer_length = length;
+	f->writer_length = length > f->length ? length : 0;
 	mtx_unlock(&f->lock);
 }
 

@@ -195,6 +195,30 @@ static void own_length_counts_while_it_is_dirty(void **state)
 	env_stop(&e);
 }
 
+/* the commit's attributes pass by while the writer still calls the slice dirty */
+static void committed_length_does_not_outlive_a_truncate_elsewhere(void **state)
+{
+	struct data_env e;
+	unsigned char buf[8];
+	struct attr a;
+
+	(void)state;
+	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
+	assert_int_equal(env_write(&e, 0, "abcdef", 6), 0);
+	rfile_set_length(e.rfile, 6);
+	assert_int_equal(env_flush(&e, true), 0);
+	rfile_set_length(e.rfile, 6);
+	assert_int_equal(env_read(&e, 0, buf, 8), 6);
+	mtx_lock(&e.meta.lock);
+	e.meta.attr.length = 2;
+	one_touch_locked(&e.meta);
+	a = e.meta.attr;
+	mtx_unlock(&e.meta.lock);
+	rfile_attr(e.rfile, &a);
+	assert_int_equal(env_read(&e, 0, buf, 8), 2);
+	env_stop(&e);
+}
+
 static void compacted_slices_are_looked_up_again(void **state)
 {
 	struct data_env e;
@@ -431,6 +455,7 @@ int main(void)
 		cmocka_unit_test(list_of_open_needs_no_other),
 		cmocka_unit_test(other_ctime_drops_the_lists),
 		cmocka_unit_test(own_length_counts_while_it_is_dirty),
+		cmocka_unit_test(committed_length_does_not_outlive_a_truncate_elsewhere),
 		cmocka_unit_test(compacted_slices_are_looked_up_again),
 		cmocka_unit_test(missing_object_is_an_error_after_one_more_look),
 		cmocka_unit_test(damaged_and_late_answers_are_asked_for_again),
