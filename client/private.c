@@ -47,6 +47,7 @@ struct private
 	char **envp;
 	pid_t pid;
 	int pidfd, alive; /* alive: the child's standard input, our end */
+	int here;	  /* where relative paths begin, for later starts too */
 	int stop[2];	  /* a byte: the thread is to end */
 	pthread_t thread;
 	bool threaded;
@@ -147,6 +148,8 @@ static void child(const struct private *p, int in)
 	sigset_t none;
 
 	(void)dup2(in, STDIN_FILENO);
+	if (fchdir(p->here) < 0)
+		_exit(126);
 	/* in a session of its own a ^C at the terminal is the mount's alone */
 	(void)setsid();
 	sigemptyset(&none);
@@ -303,7 +306,8 @@ static int prepare(struct private *p, const struct private_conf *conf)
 	p->log = conf->log ? strdup(conf->log) : NULL;
 	if (!p->cache_dir || (conf->log && !p->log))
 		return -ENOMEM;
-	if (pipe2(p->stop, O_CLOEXEC) < 0)
+	p->here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (p->here < 0 || pipe2(p->stop, O_CLOEXEC) < 0)
 		return -errno;
 	return make_arguments(p, conf);
 }
@@ -315,7 +319,7 @@ int private_new(const struct private_conf *conf, struct private **ret, struct st
 
 	if (!p)
 		return -ENOMEM;
-	p->pidfd = p->alive = p->stop[0] = p->stop[1] = -1;
+	p->pidfd = p->alive = p->here = p->stop[0] = p->stop[1] = -1;
 	r = prepare(p, conf);
 	if (r == 0)
 		r = spawn(p);
@@ -349,6 +353,7 @@ void private_free(struct private *p)
 		(void)pthread_join(p->thread, NULL);
 	}
 	(void)reap(p, END_US);
+	closep(&p->here);
 	for (int i = 0; i < 2; i++)
 		closep(&p->stop[i]);
 	if (p->dir[0]) {
