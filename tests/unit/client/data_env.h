@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "client/chain.h"
+#include "client/delete.h"
 #include "client/meta/engine.h"
 #include "client/reader.h"
 #include "client/writer.h"
@@ -151,7 +152,7 @@ static void mem_run(struct workq_job *job)
 	if (r < 0)
 		(void)snprintf(req->reason, sizeof(req->reason), "%s: made to fail",
 			       req->key ? req->key : "");
-	req->done(req, r);
+	object_done(&s->base, req, r);
 }
 
 static void mem_start(struct object_store *base, struct object_req *req)
@@ -327,6 +328,9 @@ static const struct meta_ops one_ops = {
 struct data_env {
 	struct mem_store *store;
 	struct one_meta meta;
+	struct meta *m;
+	uint64_t inode;
+	struct client_delete deleter;
 	struct workq *metaq, *codecs;
 	struct loop *timers;
 	struct req_env env;
@@ -342,35 +346,19 @@ static void env_committed(void *arg, uint64_t inode, const struct attr *a)
 {
 	struct data_env *e = arg;
 
-	assert_int_equal(inode, INODE);
+	assert_int_equal(inode, e->inode);
 	if (e->rfile)
 		rfile_attr(e->rfile, a);
 }
 
-static int env_delete(void *arg, uint64_t slice, uint32_t size)
-{
-	struct data_env *e = arg;
-	const struct hash128 any = {{0}};
-
-	for (uint32_t i = 0; i * (uint64_t)e->env.block_size < size; i++) {
-		struct block_key key;
-		char name[BLOCK_NAME_MAX];
-
-		block_key_init(&key, &any, slice, i, block_size_at(size, e->env.block_size, i));
-		block_key_object(&key, "vol", false, name);
-		mtx_lock(&e->store->lock);
-		(void)mem_delete_locked(e->store, name);
-		mtx_unlock(&e->store->lock);
-	}
-	return 0;
-}
-
-static void env_start(struct data_env *e, uint32_t block_size, size_t pool_bytes, enum codec codec,
-		      uint64_t max_readahead)
+/* an engine of its own (with an inode), or NULL: the one of one file */
+static void env_start_over(struct data_env *e, struct meta *meta, uint64_t inode,
+			   uint32_t block_size, size_t pool_bytes, enum codec codec,
+			   uint64_t max_readahead)
 {
 	const struct meta_conf mc = {0};
 
-	*e = (struct data_env){0};
+	*e = (struct data_env){.m = meta ? meta : &e->meta.base, .inode = inode};
 	e->store = calloc(1, sizeof(*e->store));
 	assert_non_null(e->store);
 	e->store->base.ops = &mem_ops;
@@ -407,8 +395,10 @@ static void env_start(struct data_env *e, uint32_t block_size, size_t pool_bytes
 	};
 	assert_int_equal(client_chain_new(&cc, &e->chain), 0);
 
+	e->deleter = (struct client_delete){&e->store->base, "vol", false, block_size};
+
 	const struct reader_conf rc = {
-		.meta = &e->meta.base,
+		.meta = e->m,
 		.metaq = e->metaq,
 		.env = &e->env,
 		.chain = e->chain,
@@ -417,7 +407,7 @@ static void env_start(struct data_env *e, uint32_t block_size, size_t pool_bytes
 	};
 	assert_int_equal(reader_new(&rc, &e->reader), 0);
 	const struct writer_conf wc = {
-		.meta = &e->meta.base,
+		.meta = e->m,
 		.metaq = e->metaq,
 		.env = &e->env,
 		.chain = e->chain,
@@ -425,13 +415,19 @@ static void env_start(struct data_env *e, uint32_t block_size, size_t pool_bytes
 		.flush_us = 5000000,
 		.committed = env_committed,
 		.arg = e,
-		.delete_slice = env_delete,
-		.delete_arg = e,
+		.delete_slice = client_delete_slice,
+		.delete_arg = &e->deleter,
 	};
 	assert_int_equal(writer_new(&wc, &e->writer), 0);
-	assert_int_equal(rfile_get(e->reader, INODE, NULL, &e->rfile), 0);
+	assert_int_equal(rfile_get(e->reader, inode, NULL, &e->rfile), 0);
 	assert_int_equal(rhandle_new(e->rfile, &e->handle), 0);
-	assert_int_equal(wfile_get(e->writer, INODE, 0, &e->wfile), 0);
+	assert_int_equal(wfile_get(e->writer, inode, 0, &e->wfile), 0);
+}
+
+static void env_start(struct data_env *e, uint32_t block_size, size_t pool_bytes, enum codec codec,
+		      uint64_t max_readahead)
+{
+	env_start_over(e, NULL, INODE, block_size, pool_bytes, codec, max_readahead);
 }
 
 static void env_stop(struct data_env *e)

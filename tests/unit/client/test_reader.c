@@ -239,7 +239,7 @@ static void compacted_slices_are_looked_up_again(void **state)
 	s[0] = s[1];
 	e.meta.chunk[0].n = 1;
 	mtx_unlock(&e.meta.lock);
-	assert_int_equal(env_delete(&e, old, 6), 0);
+	assert_int_equal(client_delete_slice(&e.deleter, old, 6), 0);
 	assert_int_equal(env_read(&e, 0, buf, 6), 6);
 	assert_memory_equal(buf, "abcdef", 6);
 	env_stop(&e);
@@ -254,7 +254,7 @@ static void missing_object_is_an_error_after_one_more_look(void **state)
 	(void)state;
 	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
 	id = env_put_slice(&e, 0, 0, (const unsigned char *)"abcdef", 6);
-	assert_int_equal(env_delete(&e, id, 6), 0);
+	assert_int_equal(client_delete_slice(&e.deleter, id, 6), 0);
 	assert_int_equal(env_read(&e, 1, buf, 4), -EIO);
 	assert_int_equal(e.store->gets, 2);
 	assert_int_equal(e.meta.reads, 2);

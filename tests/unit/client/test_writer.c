@@ -314,7 +314,8 @@ static uint32_t some_length(void)
 	}
 }
 
-static void model_run(enum codec codec, unsigned steps, unsigned pool_blocks)
+static void model_run(struct meta *meta, uint64_t inode, enum codec codec, unsigned steps,
+		      unsigned pool_blocks)
 {
 	struct model m = {.base = CHUNK_SIZE - MIB};
 	struct a_flush flushes[8];
@@ -326,7 +327,7 @@ static void model_run(enum codec codec, unsigned steps, unsigned pool_blocks)
 	m.source = malloc(2 * MIB);
 	assert_true(m.bytes && m.back && m.source);
 	fill(m.source, 2 * MIB, (unsigned)rand());
-	env_start(&m.e, BS, pool_blocks * (size_t)BS, codec, 4 * BS);
+	env_start_over(&m.e, meta, inode, BS, pool_blocks * (size_t)BS, codec, 4 * BS);
 	for (unsigned i = 0; i < steps; i++) {
 		uint32_t len = some_length(), at = (uint32_t)rand() % (WINDOW - len);
 
@@ -381,9 +382,31 @@ static void random_writes_match_an_array(void **state)
 	print_message("seed %u\n", seed);
 	srand(seed);
 	for (unsigned i = 0; i < 4; i++)
-		model_run(CODEC_NONE, 400, i % 2 ? 8 : 64);
-	model_run(CODEC_LZ4, 300, 12);
-	model_run(CODEC_ZSTD, 300, 64);
+		model_run(NULL, INODE, CODEC_NONE, 400, i % 2 ? 8 : 64);
+	model_run(NULL, INODE, CODEC_LZ4, 300, 12);
+	model_run(NULL, INODE, CODEC_ZSTD, 300, 64);
+}
+
+/* the same over the engine that other units use */
+static void random_writes_match_an_array_over_meta_mem(void **state)
+{
+	const struct meta_ctx root = {0};
+	const struct meta_conf mc = {
+		.timeout_us = 1000000, .heartbeat_us = 12000000, .mount_point = "/m"};
+	unsigned seed = (unsigned)time(NULL);
+	struct meta *meta;
+	uint64_t inode;
+	struct attr a;
+
+	(void)state;
+	print_message("seed %u\n", seed);
+	srand(seed);
+	assert_int_equal(meta_mem_new(&mc, BS, 0, &meta), 0);
+	assert_int_equal(
+		meta_mknod(meta, &root, INODE_ROOT, "f", INODE_FILE, 0644, 0, 0, NULL, &inode, &a),
+		0);
+	model_run(meta, inode, CODEC_NONE, 500, 16);
+	meta_free(meta);
 }
 
 /* --- threads --- */
@@ -464,6 +487,7 @@ int main(void)
 		cmocka_unit_test(idle_slice_is_committed_by_the_clock),
 		cmocka_unit_test(last_handle_gone_with_dirty_data_loses_nothing),
 		cmocka_unit_test(random_writes_match_an_array),
+		cmocka_unit_test(random_writes_match_an_array_over_meta_mem),
 		cmocka_unit_test(threads_write_one_file_at_once),
 	};
 
