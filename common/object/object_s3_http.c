@@ -17,6 +17,9 @@ enum {
 	SEND_BUFFER = 256 << 10,
 };
 
+static_assert(sizeof(((struct s3_exchange *)NULL)->detail) >= CURL_ERROR_SIZE,
+	      "curl writes so much");
+
 struct s3_socket {
 	struct loop_watch watch;
 	struct s3_http *http;
@@ -44,13 +47,13 @@ static void finish(struct s3_exchange *x, int r);
 
 static int result_of(struct s3_exchange *x, CURLcode code)
 {
-	const char *text = curl_easy_strerror(code);
+	const char *text = x->detail[0] ? x->detail : curl_easy_strerror(code);
 
 	if (x->abort)
 		return x->abort;
 	if (code == CURLE_OK)
 		return 0;
-	(void)snprintf(x->error, sizeof(x->error), "%s", text);
+	(void)snprintf(x->error, sizeof(x->error), "%.*s", (int)sizeof(x->error) - 1, text);
 	switch (code) {
 	case CURLE_OUT_OF_MEMORY:
 		return -ENOMEM;
@@ -169,6 +172,24 @@ static int curl_wants_timer(CURLM *multi _unused_, long ms, void *arg)
 	return 0;
 }
 
+/* what is waited for right now, and for how long at most after the last byte */
+static uint64_t phase(const struct s3_exchange *x, const char **ret_name)
+{
+	if (!x->answering && x->sent == x->body_len) {
+		*ret_name = "no answer came";
+		return x->first_us ? x->first_us : S3_HTTP_FIRST_US;
+	}
+	*ret_name = "no more bytes came through";
+	return x->stall_us ? x->stall_us : S3_HTTP_STALL_US;
+}
+
+static void watch(struct s3_exchange *x)
+{
+	const char *name;
+
+	loop_timer_start(&x->watchdog, MIN(phase(x, &name), clock_left(x->deadline_us)));
+}
+
 static size_t curl_header(char *p, size_t size, size_t n, void *arg)
 {
 	struct s3_exchange *x = arg;
@@ -177,7 +198,10 @@ static size_t curl_header(char *p, size_t size, size_t n, void *arg)
 	size_t len = size * n;
 
 	x->last_us = clock_us();
-	x->answering = true;
+	if (!x->answering) {
+		x->answering = true;
+		watch(x); /* from now on a shorter wait holds */
+	}
 	if (len >= 5 && memcmp(p, "HTTP/", 5) == 0)
 		return len; /* the status is asked of curl when the body or the end comes */
 	if (!x->header || len >= sizeof(line))
@@ -266,17 +290,6 @@ static void finish(struct s3_exchange *x, int r)
 	x->done(x, r);
 }
 
-/* what is waited for right now, and for how long at most after the last byte */
-static uint64_t phase(const struct s3_exchange *x, const char **ret_name)
-{
-	if (!x->answering && x->sent == x->body_len) {
-		*ret_name = "no answer came";
-		return S3_HTTP_FIRST_US;
-	}
-	*ret_name = "no more bytes came through";
-	return S3_HTTP_STALL_US;
-}
-
 static void watchdog_fired(struct loop_timer *t)
 {
 	struct s3_exchange *x = container_of(t, struct s3_exchange, watchdog);
@@ -290,8 +303,8 @@ static void watchdog_fired(struct loop_timer *t)
 		return;
 	}
 	if (quiet >= limit) {
-		(void)snprintf(x->error, sizeof(x->error), "%s for %u s", name,
-			       (unsigned)(limit / 1000000));
+		(void)snprintf(x->error, sizeof(x->error), "%s for %.1f s", name,
+			       (double)limit / 1e6);
 		finish(x, -ETIMEDOUT);
 		return;
 	}
@@ -343,7 +356,12 @@ static int set_headers(struct s3_exchange *x)
 /* what is the same for all exchanges of a handle */
 static void set_handle(CURL *e, struct s3_exchange *x)
 {
+	const char *authorities = getenv("AWS_CA_BUNDLE");
+
+	if (authorities && *authorities)
+		curl_easy_setopt(e, CURLOPT_CAINFO, authorities);
 	curl_easy_setopt(e, CURLOPT_PRIVATE, x);
+	curl_easy_setopt(e, CURLOPT_ERRORBUFFER, x->detail);
 	curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
 	curl_easy_setopt(e, CURLOPT_TCP_NODELAY, 1L);
 	curl_easy_setopt(e, CURLOPT_TCP_KEEPALIVE, 1L);
@@ -413,6 +431,7 @@ int s3_exchange_start(struct s3_exchange *x)
 	x->status = 0;
 	x->length = -1;
 	x->error[0] = '\0';
+	x->detail[0] = '\0';
 	x->sent = 0;
 	x->abort = 0;
 	x->answering = false;
@@ -425,7 +444,7 @@ int s3_exchange_start(struct s3_exchange *x)
 		return r;
 	}
 	x->on_wire = true;
-	loop_timer_start(&x->watchdog, MIN((uint64_t)S3_HTTP_STALL_US, clock_left(x->deadline_us)));
+	watch(x);
 	return 0;
 }
 

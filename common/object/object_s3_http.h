@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HTTP exchanges on a loop, over libcurl (private to object_s3*.c). All calls on the loop's thread.
  *
+ * Servers' certificates are checked against the system's authorities, or those in the file
+ * AWS_CA_BUNDLE names.
+ *
  * An exchange is one request and its answer; it is used again for the next one. Time-outs per
  * phase: connecting, until the first byte of the answer once the request is out, and between bytes
  * in either direction. */
@@ -19,9 +22,9 @@ struct s3_exchange {
 	const char *headers;	   /* lines "name: value\n" */
 	const unsigned char *body; /* PUT, POST */
 	size_t body_len;
-	bool direct;	      /* never through a proxy of the environment */
-	uint64_t connect_us;  /* 0: S3_HTTP_CONNECT_US */
-	uint64_t deadline_us; /* 0: none */
+	bool direct;				 /* never through a proxy of the environment */
+	uint64_t connect_us, first_us, stall_us; /* time-outs of the phases; 0: S3_HTTP_…_US */
+	uint64_t deadline_us;			 /* 0: none */
 	/* a header of the final answer: name in any case, value without blanks around it. May be
 	 * NULL */
 	void (*header)(struct s3_exchange *x, const char *name, size_t name_len, const char *value);
@@ -41,6 +44,7 @@ struct s3_exchange {
 	/* private */
 	struct s3_http *http;
 	void *easy, *slist;
+	char detail[256]; /* curl's own words (CURL_ERROR_SIZE) */
 	struct loop_timer watchdog;
 	uint64_t last_us; /* bytes moved last */
 	size_t sent;
