@@ -140,7 +140,10 @@ int group_ask_self(const char *socket, const struct hello_id *id, char self[MEMB
 
 static void swap(struct group *g, struct cluster *c)
 {
-	if (g->seen && c->version == g->seen->version && c->n == g->seen->n) {
+	/* versions only grow; the daemon may be a second behind Redis, which was asked at the start
+	 */
+	if (g->seen && (c->version < g->seen->version ||
+			(c->version == g->seen->version && c->n == g->seen->n))) {
 		cluster_unref(c);
 		return;
 	}
@@ -255,6 +258,9 @@ static void *follow(void *arg)
 	struct group *g = arg;
 	bool stop = false;
 
+	/* the newest list to begin with: a daemon that has just started may know nobody yet */
+	if (g->conf.socket && g->registry)
+		(void)ask_registry(g);
 	while (!stop) {
 		int r = g->conf.socket ? ask_daemon(g) : ask_registry(g);
 
@@ -316,7 +322,7 @@ int group_new(const struct group_conf *conf, uint64_t wait_us, struct group **re
 	cond_init(&g->changed);
 	if (!conf->name)
 		r = ring_of_one(g);
-	else if (!conf->socket)
+	else if (conf->redis)
 		r = registry_new(conf->redis, conf->name, &g->registry);
 	if (r == 0 && conf->name)
 		r = start(g, wait_us);

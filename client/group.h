@@ -14,8 +14,8 @@ struct group_conf {
 	struct cluster_view *view;
 	struct peers *peers; /* to ask the daemon */
 	struct pool *pool;   /* memory of its answers */
-	const char *socket;  /* its unix socket, or NULL: */
-	struct redis *redis; /* then the registry is asked */
+	const char *socket;  /* its unix socket, or NULL */
+	struct redis *redis; /* for the registry: asked at the start, and always without a socket */
 	const char *name;    /* of the group; for the registry */
 };
 
