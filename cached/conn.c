@@ -389,14 +389,15 @@ static bool parse(struct conn *c)
 
 void conn_run(struct conn *c)
 {
-	bool more;
+	bool blocked;
 
 	if (c->state == CONN_CLOSED)
 		return;
-	do {
-		more = parse(c);
+	do { /* answers that go out make room for requests that have been read already */
+		(void)parse(c);
+		blocked = c->have && !may_read(c);
 		answer_flush(c);
-	} while (more && c->have && may_read(c));
+	} while (blocked && may_read(c));
 }
 
 /* where the next bytes go, and how many at most; scratch takes those of a refused body */
@@ -421,7 +422,10 @@ static void conn_read(struct conn *c)
 		size_t n;
 		uint8_t *p = room(c, scratch, &n);
 		bool direct = c->body && !c->have;
-		ssize_t got = recv(c->fd, p, n, MSG_DONTWAIT);
+		ssize_t got;
+
+		assert(n > 0); /* what is in the buffer is less than a frame */
+		got = recv(c->fd, p, n, MSG_DONTWAIT);
 
 		if (got < 0 && errno == EINTR)
 			continue;

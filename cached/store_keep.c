@@ -269,8 +269,12 @@ static int store_block(struct store *s, struct pending *p)
 	struct disk *d = p->disk;
 	int r = begin(s, &p->key);
 
+	if (r == -EEXIST) {
+		p->stored = NULL; /* by somebody else */
+		return 0;
+	}
 	if (r < 0)
-		return r == -EEXIST ? 0 : r;
+		return r;
 	r = write_once(s, p);
 	if (r == -ENOSPC || r == -EDQUOT) {
 		(void)store_evict(s, d, cost <= d->capacity ? cost : 0, 1);
@@ -310,19 +314,18 @@ static bool too_much_locked(struct store *s, const struct disk *d, uint32_t size
 	return held > budget / 4 * 3 || (held > budget / 2 && idle > STUCK_US);
 }
 
-/* with the sums that came with the block, or computed now */
-static int pending_new(struct store *s, struct block_req *req, struct metric *stored,
-		       struct pending **ret)
+/* with the sums that came with the block, or computed now; NULL: no memory */
+static struct pending *pending_new(struct store *s, struct block_req *req, struct metric *stored)
 {
 	struct pending *p = calloc(1, sizeof(*p));
 	size_t len = msg_sums_len(req->key.size);
 
 	if (!p)
-		return -ENOMEM;
+		return NULL;
 	p->sums = malloc(len);
 	if (!p->sums) {
 		free(p);
-		return -ENOMEM;
+		return NULL;
 	}
 	if (blob_mem(&req->sums) && req->sums.len == len)
 		memcpy(p->sums, blob_mem(&req->sums), len);
@@ -334,52 +337,81 @@ static int pending_new(struct store *s, struct block_req *req, struct metric *st
 	p->stored = stored;
 	p->job.fn = keep_job;
 	list_init(&p->waiters);
-	*ret = p;
-	return 0;
+	return p;
+}
+
+enum listed { LISTED, JOINED, SKIPPED };
+
+/* p becomes pending, or waiter joins the one that is, or there is too much already */
+static enum listed list_pending(struct store *s, struct pending *p, struct block_req *waiter,
+				size_t budget)
+{
+	enum listed r = LISTED;
+	struct pending *there;
+
+	mtx_lock(&s->lock);
+	there = pending_find_locked(s, &p->key);
+	if (there) {
+		r = JOINED;
+	} else if (!waiter && too_much_locked(s, p->disk, p->key.size, budget)) {
+		r = SKIPPED;
+	} else {
+		hashmap_add(&s->pending, &p->node, p->key.digest);
+		s->pending_bytes += p->key.size;
+		there = p;
+	}
+	if (waiter)
+		list_add_tail(&there->waiters, &waiter->link);
+	mtx_unlock(&s->lock);
+	return r;
+}
+
+static void not_kept(struct store *s, struct block_req *waiter, int r, const char *why)
+{
+	if (waiter)
+		req_fail(waiter, r, "block %llu_%u_%u could not be kept: %s",
+			 (unsigned long long)waiter->key.slice, waiter->key.index, waiter->key.size,
+			 why);
+	else
+		metric_add(s->conf.counters->skipped, 1);
 }
 
 void store_keep(struct store *s, struct block_req *req, struct block_req *waiter,
 		struct metric *stored)
 {
-	struct disk *d = choose_disk(s, &req->key);
+	bool guest, mine = is_mine(s, &req->key, &guest);
 	struct pool_stat pool;
-	struct pending *p = NULL, *other;
-	bool guest, mine = is_mine(s, &req->key, &guest), skip = false;
-	int r = d ? 0 : -EIO;
+	struct pending *p;
+	struct disk *d;
 
-	if (!waiter && (!mine || r < 0 || store_has(s, &req->key)))
-		goto skipped;
-	if (r == 0)
-		r = pending_new(s, req, stored, &p);
-	if (r < 0)
-		goto skipped;
+	if (waiter && index_peek(s->ix, &req->key)) {
+		req_done(waiter, 0);
+		return;
+	}
+	if (!waiter && store_has(s, &req->key))
+		return;
+	d = choose_disk(s, &req->key);
+	if (!d || (!waiter && !mine)) {
+		not_kept(s, waiter, -EIO, "all cache directories are set aside");
+		return;
+	}
+	p = pending_new(s, req, stored);
+	if (!p) {
+		not_kept(s, waiter, -ENOMEM, strerror(ENOMEM));
+		return;
+	}
 	p->disk = d;
 	p->guest = guest;
 	pool_stat(req->env->pool, &pool);
-	mtx_lock(&s->lock);
-	other = pending_find_locked(s, &p->key);
-	if (!other && !waiter)
-		skip = too_much_locked(s, d, p->key.size, pool.budget);
-	if (!other && !skip) {
-		hashmap_add(&s->pending, &p->node, p->key.digest);
-		s->pending_bytes += p->key.size;
-	}
-	if (waiter && !skip)
-		list_add_tail(other ? &other->waiters : &p->waiters, &waiter->link);
-	mtx_unlock(&s->lock);
-	if (!other && !skip) {
+	switch (list_pending(s, p, waiter, pool.budget)) {
+	case LISTED:
 		workq_push_always(d->writes, &p->job); /* bounded: each holds memory of the pool */
 		return;
+	case SKIPPED:
+		not_kept(s, NULL, 0, NULL);
+		break;
+	case JOINED:
+		break;
 	}
 	pending_free(p);
-	if (skip)
-		metric_add(s->conf.counters->skipped, 1);
-	return;
-skipped:
-	if (waiter)
-		req_fail(waiter, r, "block %llu_%u_%u could not be kept: %s",
-			 (unsigned long long)req->key.slice, req->key.index, req->key.size,
-			 d ? strerror(-r) : "all cache directories are set aside");
-	else if (!mine || r < 0)
-		metric_add(s->conf.counters->skipped, 1);
 }

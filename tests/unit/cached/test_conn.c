@@ -440,7 +440,7 @@ static void a_local_mount_gets_the_file(void **state)
 	assert_int_equal(a.f.body_len, 0);
 	assert_true(a.fd >= 0);
 	assert_int_equal(metric_value(s->w->counters.conns_total), 2);
-	assert_int_equal(atomic_load(&s->w->counters.fds_now), 1);
+	eventually(atomic_load(&s->w->counters.fds_now) == 1);
 	assert_int_equal(status_of(fd, OP_DROP, &k), ST_OK);
 	assert_int_equal(blockfile_read(a.fd, &k, 0, BLOCK, false, buf, &skip),
 			 0); /* his for as long as he holds it */
@@ -485,6 +485,7 @@ static void a_thousand_requests_at_once(void **state)
 {
 	enum { N = 1000 };
 	struct served *s = served_new(64 << 20, 100);
+	static uint8_t all[N][FRAME_HEADER + MSG_GET];
 	static bool heard[N];
 	struct answer a = {0};
 	int fd = member_unix(s);
@@ -497,9 +498,19 @@ static void a_thousand_requests_at_once(void **state)
 	}
 	for (unsigned i = 0; i < N; i++) {
 		struct block_key k = key_of(&volume_a, 1 + i % 10, BLOCK);
+		const struct frame f = {.version = FRAME_VERSION,
+					.op = OP_GET,
+					.id = i,
+					.flags = FRAME_NO_FILL,
+					.body_len = MSG_GET};
+		struct msg_get g = {.len = i % 3 ? BLOCK : FRAME_PIECE};
 
-		ask_get(fd, i, FRAME_NO_FILL, &k, 0, i % 3 ? BLOCK : FRAME_PIECE);
+		block_key_to_msg(&k, &g.key);
+		frame_encode(&f, all[i]);
+		(void)msg_get_encode(&g, all[i] + FRAME_HEADER);
 	}
+	send_all(fd, all,
+		 sizeof(all)); /* fits into the socket, so that nobody waits for the other */
 	for (unsigned i = 0; i < N; i++) {
 		struct block_key k;
 
