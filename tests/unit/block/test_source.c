@@ -3,6 +3,7 @@
 #include "tests/unit/block/world.h"
 
 #include <pthread.h>
+#include <time.h>
 
 static struct world w;
 static struct waiter wt;
@@ -198,6 +199,28 @@ static void a_child_whose_time_is_over_is_lost_and_its_answer_too(void **state)
 	assert_int_equal(hedge.forks, 2);
 	read_check(&rd[0], 0);
 	source_fault_release(w.fault);
+	end();
+}
+
+/* who is lost stays lost: his good answer does not count even while others still run */
+static void a_lost_childs_answer_does_not_complete_the_parent(void **state)
+{
+	const struct timespec ms = {.tv_nsec = 1000000};
+	struct block_key k = key_of(12, 0);
+
+	(void)state;
+	begin(0, 16 * MIB, 300 * 1000, 0, 2);
+	rule(FAULT_HANG, 0, 1, 0, 0);
+	rule(FAULT_HANG, 1, 1, -EBUSY, 0);
+	go(0, &k, 0, BLOCK);
+	while (source_fault_seen(w.fault) <
+	       2) /* the first one's time is over, the second one has left */
+		nanosleep(&ms, NULL);
+	source_fault_release(w.fault);
+	waiter_wait(&wt);
+	read_check(&rd[0], 0);
+	assert_int_equal(hedge.losts, 2);
+	assert_int_equal(hedge.passed, 1);
 	end();
 }
 
@@ -543,6 +566,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_first_good_answer_wins_and_the_late_one_is_dropped),
 		cmocka_unit_test(a_child_whose_time_is_over_is_lost_and_its_answer_too),
+		cmocka_unit_test(a_lost_childs_answer_does_not_complete_the_parent),
 		cmocka_unit_test(when_all_ways_are_lost_the_parent_goes_on_itself),
 		cmocka_unit_test(a_lost_child_leaves_its_reason),
 		cmocka_unit_test(a_child_ends_with_its_parents_deadline_at_the_latest),
