@@ -4,6 +4,7 @@
 #include "common/object/object.h"
 
 #include <stdarg.h>
+#include <strings.h>
 
 #include "common/clock.h"
 #include "common/mtx.h"
@@ -59,10 +60,16 @@ static int metrics_init(struct object_metrics *om, struct metrics *m)
 	return om->retries ? 0 : -ENOMEM;
 }
 
+/* names of storages are taken in any case, as JuiceFS does */
+static bool is_file(const struct object_conf *conf)
+{
+	return strcasecmp(conf->storage, "file") == 0;
+}
+
 static int open_storage(const struct object_conf *conf, struct loop *loop,
 			struct object_store **ret, struct str *err)
 {
-	if (strcmp(conf->storage, "file") == 0)
+	if (is_file(conf))
 		return object_file_new(conf, ret, err);
 	if (s3_storage_known(conf->storage))
 		return object_s3_new(conf, loop, ret, err);
@@ -262,9 +269,9 @@ void object_describe(const struct object_conf *conf, struct str *out)
 
 	/* a URL may carry user:password@, and a query with anything */
 	str_addf(out, "%s %.*s", conf->storage, scheme ? (int)(host - bucket) : 0, bucket);
-	if (at && strcmp(conf->storage, "file") != 0 && at < host + strcspn(host, "/?"))
+	if (at && !is_file(conf) && at < host + strcspn(host, "/?"))
 		host = at + 1;
-	if (strcmp(conf->storage, "file") == 0)
+	if (is_file(conf))
 		str_add(out, host);
 	else
 		str_addn(out, host, strcspn(host, "?"));

@@ -86,10 +86,10 @@ struct object_conf {
 	const char *storage; /* as in the setting: "s3", "minio", "file", … */
 	const char *bucket;  /* URL or directory */
 	const char *access_key, *secret_key,
-		*session_token;	 /* the setting's, unsealed; NULL or "": environment first anyway,
-				    see object_s3.c */
-	unsigned max_conns;	 /* parallel requests; the rest waits in line. 0: 64 */
-	unsigned retries;	 /* 0: 10 */
+		*session_token; /* the setting's, unsealed; NULL or "": environment first anyway,
+				   see object_s3.c */
+	unsigned max_conns; /* parallel requests; the rest waits in line. 0: 64; file: at most 16 */
+	unsigned retries;   /* 0: 10 */
 	struct metrics *metrics; /* may be NULL */
 };
 

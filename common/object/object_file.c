@@ -358,7 +358,8 @@ int object_file_new(const struct object_conf *conf, struct object_store **ret, s
 		return -ENOMEM;
 	f->base.ops = &file_ops;
 	memcpy(f->root, conf->bucket, n + 1);
-	r = workq_new("object", THREADS, MAX_QUEUED, &f->threads);
+	r = workq_new("object", conf->max_conns ? MIN(conf->max_conns, (unsigned)THREADS) : THREADS,
+		      MAX_QUEUED, &f->threads);
 	if (r < 0)
 		return r;
 	*ret = &TAKE_PTR(f)->base;

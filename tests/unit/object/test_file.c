@@ -24,7 +24,7 @@ static int remove_one(const char *path, const struct stat *st _unused_, int flag
 
 static struct object_store *open_dir(const char *path)
 {
-	struct object_conf conf = {.storage = "file", .bucket = path};
+	struct object_conf conf = {.storage = "File", .bucket = path};
 	struct object_store *s = NULL;
 	struct str err = STR_INIT;
 
