@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures: one S3 a session, a fresh Redis database and directory a test; everything started is stopped by the test's Lab."""
+import hashlib
 import os
 import subprocess
 import sys
@@ -33,7 +34,7 @@ def redis(lab):
 @pytest.fixture
 def bucket(request):
     """a bucket name of this test's own"""
-    return "t-" + "".join(c if c.isalnum() else "-" for c in request.node.name.lower())[:40].strip("-") + f"-{os.getpid()}"
+    return "t-" + hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def one(lab, s3_volume):
 
 
 def damaged_count(d):
-    return sum(v for k, v in d.metrics().items() if k.startswith("stoke_cached_damaged_total"))
+    return sum(v for k, v in d.metrics().items() if k.startswith("stoke_cached_blocks_damaged_total"))
 
 
 @pytest.mark.parametrize("reader", ["local", "peer"])

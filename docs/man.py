@@ -1,0 +1,68 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the man pages from what the programs print with --help, so that options are described in one place: man.py BIN_DIR OUT_DIR"""
+import os
+import re
+import subprocess
+import sys
+
+COMMANDS = ["mount", "umount", "format", "warmup", "status"]
+MORE = {
+    "stoke-mount": """META is the volume's Redis, as JuiceFS types it: redis://[user]:[password]@host[:port]/db, host:port/db, or
+unix:///path/redis.sock?db=N. A password typed in META is blanked in the process list; REDIS_PASSWORD, META_PASSWORD and META_PASSWORD_FILE
+are used when META has none.
+.PP
+With --cache-group and --socket the mount is beside a member of the group; without --socket it only consumes. With --cache-dir and no
+group it starts a private stoke-cached that ends with it. Without any of them it reads from the object store.
+.PP
+SIGTERM, SIGINT and umount store what was written before the process ends.""",
+    "stoke-format": """The keys of the object store come from the environment variables ACCESS_KEY, SECRET_KEY and SESSION_TOKEN. They are kept in the
+volume's setting, sealed as JuiceFS seals them. Running it again with the same NAME changes nothing.""",
+    "stoke-warmup": """Exit status: 0 when every block is where it belongs (with --check: is there already), 1 when a block is missing or a path could not be
+read, 2 for wrong usage.""",
+    "stoke-status": """Prints JSON: Setting (secrets as ****), Sessions, Statistic, Groups with their members. What each member holds is asked of the
+members and needs the group's secret.""",
+    "stoke-cached": """One daemon a node and volume. It owns the node's cache disks, is a member of its group under --group-ip and --group-port, and serves
+the mounts of its node through --socket. SIGTERM makes it leave the group, finish what is being served, and end.
+.PP
+A cache directory holds blocks in files named for what they are; they may be removed at any time while the daemon is stopped.""",
+}
+
+
+def escape(s):
+    return s.replace("\\", "\\e").replace("-", "\\-").replace("\n.", "\n\\&.")
+
+
+def page(name, section, text):
+    head, _, options = text.partition("\noptions:\n")
+    usage = re.match(r"usage: (.*)", head)[1]
+    summary = " ".join(head.split("\n", 1)[1].split())
+    out = [f'.TH {name.upper()} {section}', ".SH NAME", f"{escape(name)} \\- {escape(summary)}", ".SH SYNOPSIS", f".B {escape(usage)}"]
+    if name in MORE:
+        out += [".SH DESCRIPTION", MORE[name].replace("--", "\\-\\-")]
+    out.append(".SH OPTIONS")
+    for entry in re.split(r"\n(?=  \S|      --)", options.rstrip()):
+        lines = entry.split("\n")
+        m = re.match(r"\s*(\S.*?)(?:\s{2,}(.*))?$", lines[0])
+        if not m:
+            continue
+        words = " ".join([m[2] or "", *(line.strip() for line in lines[1:])]).strip()
+        out += [".TP", f".B {escape(m[1])}", escape(words)]
+    return "\n".join(out) + "\n"
+
+
+def main():
+    bin_dir, out_dir = sys.argv[1:]
+    os.makedirs(out_dir, exist_ok=True)
+    pages = [(f"stoke-{c}", 1, ["stoke", c, "--help"]) for c in COMMANDS] + [("stoke-cached", 8, ["stoke-cached", "--help"])]
+    for name, section, argv in pages:
+        text = subprocess.run([f"{bin_dir}/{argv[0]}", *argv[1:]], text=True, capture_output=True, check=True).stdout
+        with open(f"{out_dir}/{name}.{section}", "w") as f:
+            f.write(page(name, section, text))
+    with open(f"{out_dir}/stoke.1", "w") as f:
+        f.write('.TH STOKE 1\n.SH NAME\nstoke \\- mount JuiceFS volumes and read them through a cache group\n.SH SYNOPSIS\n.B stoke COMMAND '
+                '[options] \\&...\n.SH SEE ALSO\n' + ",\n".join(f".BR {n} ({s})" for n, s, _ in pages) + "\n")
+
+
+if __name__ == "__main__":
+    main()
