@@ -193,9 +193,11 @@ void object_retried(struct object_store *s)
 
 void object_reason(struct object_req *req, const char *fmt, ...)
 {
-	const char *key = req->op == OBJECT_DELETE_MANY ? (req->n_keys ? req->keys[0] : "")
-							: (req->key ? req->key : "bucket");
-	int n = snprintf(req->reason, sizeof(req->reason), "%s %.150s: ", op_names[req->op], key);
+	const char *key = req->op != OBJECT_DELETE_MANY ? req->key
+			  : req->n_keys			? req->keys[0]
+							: NULL;
+	int n = snprintf(req->reason, sizeof(req->reason), "%s %.150s: ", op_names[req->op],
+			 key && *key ? key : "bucket");
 	va_list ap;
 
 	if (n > 0 && (size_t)n < sizeof(req->reason)) {
