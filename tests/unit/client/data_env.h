@@ -160,7 +160,10 @@ static void mem_start(struct object_store *base, struct object_req *req)
 	struct mem_store *s = container_of(base, struct mem_store, base);
 	struct mem_job *j = calloc(1, sizeof(*j));
 
-	assert_non_null(j);
+	if (!j) {
+		object_done(base, req, -ENOMEM);
+		return;
+	}
 	*j = (struct mem_job){.job.fn = mem_run, .s = s, .req = req};
 	mtx_lock(&s->lock);
 	s->running++;
@@ -196,6 +199,7 @@ static const struct object_ops mem_ops = {.name = "memory", .start = mem_start, 
 
 struct one_meta {
 	struct meta base;
+	void (*hook)(void); /* at the end of read and new_slice, in their thread */
 	struct mem_store *store;
 	uint32_t block_size;
 	struct mtx lock;
@@ -241,6 +245,8 @@ static int one_read(struct meta *base, uint64_t inode, uint32_t index, uint32_t 
 			memcpy(ret[i].slices, m->chunk[index + i].s, k * sizeof(struct slice));
 	}
 	mtx_unlock(&m->lock);
+	if (m->hook)
+		m->hook();
 	return 0;
 }
 
@@ -317,6 +323,8 @@ static int one_new_slice(struct meta *base, uint64_t *ret)
 	mtx_lock(&m->lock);
 	*ret = ++m->next_slice;
 	mtx_unlock(&m->lock);
+	if (m->hook)
+		m->hook();
 	return 0;
 }
 
@@ -424,7 +432,7 @@ static void env_start_over(struct data_env *e, struct meta *meta, uint64_t inode
 	assert_int_equal(wfile_get(e->writer, inode, 0, &e->wfile), 0);
 }
 
-static void env_start(struct data_env *e, uint32_t block_size, size_t pool_bytes, enum codec codec,
+static inline void env_start(struct data_env *e, uint32_t block_size, size_t pool_bytes, enum codec codec,
 		      uint64_t max_readahead)
 {
 	env_start_over(e, NULL, INODE, block_size, pool_bytes, codec, max_readahead);
