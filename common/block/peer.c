@@ -9,7 +9,7 @@
  * Both start the probe (an empty STAT on the small connection), which is repeated with back-off and
  *ends them: any connection that gets ready ends down, an answer to the probe in time ends slow. The
  *probe gives up after PROBE_TRIES failures and is started again by the next call that is refused.
-*/
+ */
 #include "common/block/peer.h"
 
 #include "common/block/peer_conn.h"
@@ -20,6 +20,7 @@ enum {
 	PROBE_MAX_US = 2000000,
 	PROBE_TRIES = 60,
 	LATENCY_SAMPLES = 4096,
+	LATENCY_ENOUGH = 64,
 	DAMAGED_MAX = 8,
 };
 
@@ -59,7 +60,9 @@ static uint64_t latency_p99(const struct peer_latency *l)
 {
 	uint32_t above = l->n / 100, seen = 0;
 
-	for (unsigned i = ARRAY_LEN(l->bucket); l->n > 0 && i-- > 0;) {
+	if (l->n < LATENCY_ENOUGH)
+		return 0;
+	for (unsigned i = ARRAY_LEN(l->bucket); i-- > 0;) {
 		seen += l->bucket[i];
 		if (seen > above)
 			return latency_edge(i);
@@ -275,7 +278,7 @@ static void tell_done(struct peer_call *call, int status)
 	free(call);
 }
 
-void peer_tell(struct peer *p, uint8_t op, const uint8_t *body, size_t n)
+void peer_tell(struct peer *p, bool bulk, uint8_t op, const uint8_t *body, size_t n)
 {
 	struct peer_call *call = calloc(1, sizeof(*call));
 
@@ -287,7 +290,7 @@ void peer_tell(struct peer *p, uint8_t op, const uint8_t *body, size_t n)
 	memcpy(call->head, body, n);
 	call->head_len = n;
 	call->done = tell_done;
-	peer_start(p, call, false);
+	peer_start(p, call, bulk);
 }
 
 const char *peer_name(const struct peer *p)

@@ -68,11 +68,13 @@ void peer_start(struct peer *p, struct peer_call *c, bool bulk);
 void peer_abandon(struct peer_call *c);
 /* the loop on which this peer's calls live */
 struct loop *peer_loop(const struct peer *p, bool bulk);
-/* any thread: sends op (BAD, CLOSED) and forgets it; its answer is awaited and dropped. Lost without memory or connection. */
-void peer_tell(struct peer *p, uint8_t op, const uint8_t *body, size_t n);
+/* any thread: sends op (BAD, CLOSED) and forgets it; its answer is awaited and dropped. Lost without memory or connection. CLOSED goes over the
+ * connection that the descriptor came over: the daemon counts there. */
+void peer_tell(struct peer *p, bool bulk, uint8_t op, const uint8_t *body, size_t n);
 
 /* down: calls end at once with the status of the last try to connect, and a probe tries again in the background. slow: it answered too late; a probe
- * asks until it answers in time. idle_us: since the last byte from it came, over all its connections. */
+ * asks until it answers in time. idle_us: since the last byte from it came, over all its connections. p99_us: 0 while
+ * there are too few answers to tell. */
 struct peer_health { bool down, slow; int error; uint64_t p99_us, idle_us; unsigned in_flight; };
 void peer_health(struct peer *p, struct peer_health *ret);
 /* Outcome as the caller saw it: -ETIMEDOUT (a hedge had to be sent) makes it slow and starts probing, -EBADMSG (a damaged answer) does so when it

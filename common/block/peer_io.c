@@ -413,7 +413,7 @@ static void io_answer_tomb(struct peer_conn *c)
 
 		closep(&io->fd);
 		io->fd = -1;
-		peer_tell(c->peer, OP_CLOSED, t->key, MSG_KEY);
+		peer_tell(c->peer, c == &c->peer->conn[CONN_BULK], OP_CLOSED, t->key, MSG_KEY);
 	}
 	if (io->f.status != ST_FILLING)
 		slot_free(io, io->slot);

@@ -22,7 +22,6 @@
 
 enum {
 	FDS = 256, /* descriptors kept at most; 1 GiB of blocks that cannot be evicted */
-	TARGETS = 2,
 	HEDGE_MIN_US = 50000,
 	HEDGE_MAX_US = 250000,
 	WATCH_US = 1000000,   /* between looks at the health of a peer that fetches */
@@ -35,21 +34,13 @@ enum {
 	FILL_US = 600000000,	/* warm-up's */
 	PROBE_US = 2000000,
 	HOLDER_US = 300000,
-	DROP_US = 5000000,
-};
-
-struct source_peer {
-	struct source base;
-	struct source_peer_conf conf;
-	struct source_env_peer env;
-	struct metric *hedges;
 };
 
 /* a request while peers are asked for it */
 struct ask {
 	struct source_peer *sp;
 	unsigned refs; /* atomic: the request's, one a try */
-	struct peer *target[TARGETS];
+	struct peer *target[PEER_TARGETS];
 	unsigned n, next; /* the one that is tried next */
 	unsigned put_off;
 	bool filling; /* atomic: the newest target said so */
@@ -66,11 +57,6 @@ struct ask_try {
 static struct source_peer *peer_layer(struct source *s)
 {
 	return container_of(s, struct source_peer, base);
-}
-
-static bool is_get(const struct block_req *req)
-{
-	return !(req->flags & (REQ_FILL | REQ_PROBE));
 }
 
 static bool is_final(int status)
@@ -131,7 +117,8 @@ static uint64_t hedge_us(const struct peer_health *h)
 {
 	uint64_t us = MAX((uint64_t)HEDGE_MIN_US, 3 * h->p99_us);
 
-	return MIN(us, (uint64_t)HEDGE_MAX_US);
+	/* a peer that is not known yet gets the benefit of the doubt */
+	return h->p99_us ? MIN(us, (uint64_t)HEDGE_MAX_US) : HEDGE_MAX_US;
 }
 
 static uint64_t try_quiet(const struct ask *a, const struct block_req *req, bool carried)
@@ -378,88 +365,6 @@ static void ask_failed(struct ask *a, struct block_req *parent, int status, unsi
 	ask_pass(a, parent);
 }
 
-/* --- who is asked --- */
-
-/* the member as this process reaches it; NULL: not at all */
-static struct peer *member_peer(const struct source_peer *sp, const struct member *m)
-{
-	const struct source_peer_conf *conf = &sp->conf;
-
-	if (conf->self && strcmp(m->id, conf->self) == 0) {
-		if (conf->mode == PEER_HOLDER)
-			return NULL;
-		if (conf->socket)
-			return peers_get(conf->peers, conf->socket, 0);
-	}
-	return peers_get(conf->peers, m->addr, m->port);
-}
-
-static bool healthy(struct peer *p)
-{
-	struct peer_health h;
-
-	peer_health(p, &h);
-	if (!h.down && !h.slow)
-		return true;
-	peer_probe(p);
-	return false;
-}
-
-/* owner, then successor; who is down or slow goes last, unless it must be the owner (FILL, PROBE)
- */
-static unsigned pick_owners(struct source_peer *sp, const struct cluster *c,
-			    const struct block_req *req, struct peer **ret)
-{
-	uint32_t m[TARGETS];
-	size_t found = cluster_find(c, &req->key, m, TARGETS);
-	unsigned n = 0;
-
-	for (size_t i = 0; i < found; i++) {
-		struct peer *p = member_peer(sp, &c->members[m[i]]);
-
-		if (p)
-			ret[n++] = p;
-	}
-	if (n == 2 && is_get(req) && !healthy(ret[0]) && healthy(ret[1])) {
-		struct peer *last = ret[0];
-
-		ret[0] = ret[1];
-		ret[1] = last;
-	}
-	return n;
-}
-
-/* the holder ring's owner, or when that is me (or when I am only a successor, it is he anyway) the
- * ring's owner */
-static unsigned pick_holder(struct source_peer *sp, const struct cluster *c,
-			    const struct block_req *req, struct peer **ret)
-{
-	uint32_t m;
-	struct peer *p = NULL;
-
-	if (cluster_find_holders(c, &req->key, &m, 1) == 1)
-		p = member_peer(sp, &c->members[m]);
-	if (!p && cluster_find(c, &req->key, &m, 1) == 1)
-		p = member_peer(sp, &c->members[m]);
-	if (!p || !healthy(p))
-		return 0;
-	ret[0] = p;
-	return 1;
-}
-
-static unsigned pick(struct source_peer *sp, const struct block_req *req, struct peer **ret)
-{
-	struct cluster *c = cluster_view_get(sp->conf.view);
-	unsigned n = 0;
-
-	if (c && sp->conf.mode == PEER_OWNER)
-		n = pick_owners(sp, c, req, ret);
-	else if (c)
-		n = pick_holder(sp, c, req, ret);
-	cluster_unref(c);
-	return n;
-}
-
 static bool is_asked(const struct source_peer *sp, const struct block_req *req)
 {
 	/* a request that must not lead never becomes another request (rule 7) */
@@ -471,9 +376,9 @@ static bool is_asked(const struct source_peer *sp, const struct block_req *req)
 static void peer_get(struct source *s, struct block_req *req)
 {
 	struct source_peer *sp = peer_layer(s);
-	struct peer *target[TARGETS];
+	struct peer *target[PEER_TARGETS];
 	struct buf *spare = NULL;
-	unsigned n = is_asked(sp, req) ? pick(sp, req, target) : 0;
+	unsigned n = is_asked(sp, req) ? peer_pick(sp, req, target) : 0;
 	struct ask *a = NULL;
 
 	if (n > 0 && is_get(req) && peer_is_local(target[0]) &&
@@ -500,114 +405,6 @@ static void peer_get(struct source *s, struct block_req *req)
 	memcpy(a->target, target, n * sizeof(*target));
 	req_push(req, ask_over, a);
 	ask_next(a, req, 0);
-}
-
-/* --- drop --- */
-
-struct dropping {
-	struct block_req *req;
-	unsigned left, dropped; /* atomic */
-	int status;		/* atomic: of one that could not */
-};
-
-struct drop_call {
-	struct peer_call call;
-	struct dropping *d;
-};
-
-static void dropping_less(struct dropping *d)
-{
-	struct block_req *req = d->req;
-	int status;
-
-	if (__atomic_sub_fetch(&d->left, 1, __ATOMIC_ACQ_REL) > 0)
-		return;
-	status = d->dropped ? 0 : d->status;
-	free(d);
-	req_done(req, status);
-}
-
-static void drop_answered(struct peer_call *c, int status)
-{
-	struct dropping *d = container_of(c, struct drop_call, call)->d;
-
-	if (status == 0 || status == -ENOENT)
-		__atomic_fetch_add(&d->dropped, 1, __ATOMIC_RELAXED);
-	else
-		__atomic_store_n(&d->status, status, __ATOMIC_RELAXED);
-	free(container_of(c, struct drop_call, call));
-	dropping_less(d);
-}
-
-static void drop_ask(struct dropping *d, struct peer *p)
-{
-	struct drop_call *dc = calloc(1, sizeof(*dc));
-	struct msg_key m;
-
-	if (!dc) {
-		__atomic_store_n(&d->status, -ENOMEM, __ATOMIC_RELAXED);
-		return;
-	}
-	block_key_to_msg(&d->req->key, &m);
-	msg_key_encode(&m, dc->call.head);
-	dc->d = d;
-	dc->call.head_len = MSG_KEY;
-	dc->call.op = OP_DROP;
-	dc->call.quiet_us = DROP_US;
-	dc->call.done = drop_answered;
-	__atomic_fetch_add(&d->left, 1, __ATOMIC_RELAXED);
-	peer_start(p, &dc->call, false);
-}
-
-/* who may have a copy: owner and successor of both rings, and the daemon of this node */
-static unsigned pick_copies(struct source_peer *sp, const struct block_req *req, struct peer **ret)
-{
-	struct cluster *c = cluster_view_get(sp->conf.view);
-	uint32_t m[2 * TARGETS + 1];
-	size_t found;
-	unsigned n = 0;
-	int self;
-
-	if (!c)
-		return 0;
-	found = cluster_find(c, &req->key, m, TARGETS);
-	found += cluster_find_holders(c, &req->key, m + found, TARGETS);
-	self = sp->conf.self ? cluster_index(c, sp->conf.self) : -1;
-	if (self >= 0)
-		m[found++] = (uint32_t)self;
-	for (size_t i = 0; i < found; i++) {
-		struct peer *p = member_peer(sp, &c->members[m[i]]);
-		bool again = !p;
-
-		for (unsigned k = 0; k < n; k++)
-			again = again || ret[k] == p;
-		if (!again)
-			ret[n++] = p;
-	}
-	cluster_unref(c);
-	return n;
-}
-
-static void peer_drop(struct source *s, struct block_req *req)
-{
-	struct source_peer *sp = peer_layer(s);
-	struct peer *p[2 * TARGETS + 1];
-	struct dropping *d;
-	unsigned n;
-
-	if (sp->env.fds)
-		fd_cache_drop(sp->env.fds, &req->key);
-	n = pick_copies(sp, req, p);
-	d = n > 0 ? calloc(1, sizeof(*d)) : NULL;
-	if (!d) {
-		req_done(req, n > 0 ? -ENOMEM : 0);
-		return;
-	}
-	d->req = req;
-	d->left = 1;
-	for (unsigned i = 0; i < n; i++)
-		drop_ask(d, p[i]);
-	dropping_less(d);
 }
 
 /* --- the layer --- */

@@ -14,10 +14,10 @@ int fd_cache_new(unsigned max, struct fd_cache **ret);
 void fd_cache_free(struct fd_cache *c); /* NULL is fine */
 /* a reference, or NULL */
 struct fd_entry *fd_cache_find(struct fd_cache *c, const struct block_key *k);
-/* takes fd over, which peer passed for k; a reference. NULL: no memory (fd is closed, and peer
- * told) */
+/* takes fd over, which peer passed for k over its bulk or small connection; a reference. NULL: no
+ * memory (fd is closed, and peer told) */
 struct fd_entry *fd_cache_add(struct fd_cache *c, const struct block_key *k, int fd,
-			      struct peer *peer);
+			      struct peer *peer, bool bulk);
 void fd_cache_drop(struct fd_cache *c, const struct block_key *k);
 int fd_entry_fd(const struct fd_entry *e);
 /* the last one closes, and tells the daemon CLOSED */
@@ -58,5 +58,32 @@ void peer_try_fini(struct peer_try *t);
 /* A block whose descriptor is here and whose pages are in memory: fills in req->data, out of
  * req->reserved. false: go the long way; *ret_spare is set when the buffer was taken already. */
 bool peer_try_warm(struct source_env_peer *env, struct block_req *req, struct buf **ret_spare);
+
+/* --- the layer --- */
+enum {
+	PEER_TARGETS = 2,
+	PEER_COPIES = 2 * PEER_TARGETS + 1,
+};
+
+struct source_peer {
+	struct source base;
+	struct source_peer_conf conf;
+	struct source_env_peer env;
+	struct metric *hedges;
+};
+
+static inline bool is_get(const struct block_req *req)
+{
+	return !(req->flags & (REQ_FILL | REQ_PROBE));
+}
+
+/* source_peer_pick.c: how many, best first */
+unsigned peer_pick(struct source_peer *sp, const struct block_req *req,
+		   struct peer *ret[PEER_TARGETS]);
+/* who may have a copy: each once */
+unsigned peer_pick_copies(struct source_peer *sp, const struct block_req *req,
+			  struct peer *ret[PEER_COPIES]);
+/* source_peer_drop.c: the layer's operation */
+void peer_drop(struct source *s, struct block_req *req);
 
 #endif

@@ -19,6 +19,7 @@ struct fd_entry {
 	struct block_key key;
 	int fd;
 	struct peer *peer;
+	bool bulk;     /* over which of its connections it came */
 	unsigned refs; /* atomic; the cache's is one */
 };
 
@@ -86,7 +87,7 @@ struct fd_entry *fd_cache_find(struct fd_cache *c, const struct block_key *k)
 	return e;
 }
 
-static void close_and_tell(int fd, const struct block_key *k, struct peer *peer)
+static void close_and_tell(int fd, const struct block_key *k, struct peer *peer, bool bulk)
 {
 	uint8_t body[MSG_KEY];
 	struct msg_key m;
@@ -94,27 +95,28 @@ static void close_and_tell(int fd, const struct block_key *k, struct peer *peer)
 	close(fd);
 	block_key_to_msg(k, &m);
 	msg_key_encode(&m, body);
-	peer_tell(peer, OP_CLOSED, body, sizeof(body));
+	peer_tell(peer, bulk, OP_CLOSED, body, sizeof(body));
 }
 
 static void entry_close(struct fd_entry *e)
 {
-	close_and_tell(e->fd, &e->key, e->peer);
+	close_and_tell(e->fd, &e->key, e->peer, e->bulk);
 	free(e);
 }
 
 struct fd_entry *fd_cache_add(struct fd_cache *c, const struct block_key *k, int fd,
-			      struct peer *peer)
+			      struct peer *peer, bool bulk)
 {
 	struct fd_entry *e = calloc(1, sizeof(*e)), *old, *leaves = NULL;
 
 	if (!e) {
-		close_and_tell(fd, k, peer);
+		close_and_tell(fd, k, peer, bulk);
 		return NULL;
 	}
 	e->key = *k;
 	e->fd = fd;
 	e->peer = peer;
+	e->bulk = bulk;
 	e->refs = 2;
 	mtx_lock(&c->lock);
 	old = find_locked(c, k);

@@ -57,7 +57,7 @@ static void tell_bad(struct peer_try *t, uint32_t piece)
 	uint8_t body[MSG_GET];
 
 	block_key_to_msg(&t->req->key, &m.key);
-	peer_tell(t->peer, OP_BAD, body, msg_get_encode(&m, body));
+	peer_tell(t->peer, false, OP_BAD, body, msg_get_encode(&m, body));
 	peer_note(t->peer, -EBADMSG);
 	metric_add(t->env->damaged, 1);
 }
@@ -196,6 +196,12 @@ static int try_data(struct peer_try *t)
 	return 0;
 }
 
+/* small answers do not wait behind large ones */
+static bool try_bulk(const struct peer_try *t)
+{
+	return t->call.in_cap > PEER_SMALL;
+}
+
 static void try_answered(struct peer_call *c, int status)
 {
 	struct peer_try *t = container_of(c, struct peer_try, call);
@@ -205,7 +211,8 @@ static void try_answered(struct peer_call *c, int status)
 	} else if (t->req->flags & (REQ_FILL | REQ_PROBE)) {
 		try_end(t, 0);
 	} else if (c->fd >= 0) {
-		t->fd = fd_cache_add(t->env->fds, &t->req->key, TAKE_FD(c->fd), t->peer);
+		t->fd = fd_cache_add(t->env->fds, &t->req->key, TAKE_FD(c->fd), t->peer,
+				     try_bulk(t));
 		if (t->fd)
 			try_fd(t);
 		else
@@ -271,7 +278,7 @@ void peer_try_start(struct peer_try *t)
 	t->call.quiet_us = t->quiet_us;
 	t->call.filling = try_filling;
 	t->call.done = try_answered;
-	peer_start(t->peer, &t->call, get && t->call.in_cap > PEER_SMALL);
+	peer_start(t->peer, &t->call, try_bulk(t));
 }
 
 void peer_try_fini(struct peer_try *t)

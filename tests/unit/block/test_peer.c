@@ -462,9 +462,31 @@ static void peer_tells_filling_once(void **state)
 	assert_int_equal(t[0].filled, 1);
 	assert_int_equal(t[1].filled, 0);
 	peer_health(peer_of(ps, &d), &h);
-	assert_true(!h.down && !h.slow && h.p99_us > 0 && h.in_flight == 0);
+	assert_true(!h.down && !h.slow && h.p99_us == 0 && h.in_flight == 0);
 	for (unsigned i = 0; i < 2; i++)
 		t_free(&t[i]);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+static void peer_learns_how_long_answers_take(void **state)
+{
+	struct daemon d;
+	struct peers *ps = asker(&good);
+	struct peer_health h;
+
+	(void)state;
+	daemon_start(&d, true, serve);
+	for (unsigned i = 0; i < 100; i++) {
+		struct tcall t;
+
+		t_get(&t, 1, FRAME_PIECE);
+		peer_start(peer_of(ps, &d), &t.c, true);
+		t_expect(&t, 1, FRAME_PIECE);
+		t_free(&t);
+	}
+	peer_health(peer_of(ps, &d), &h);
+	assert_in_range(h.p99_us, 1, 10000000);
 	peers_free(ps);
 	daemon_stop(&d);
 }
@@ -832,27 +854,16 @@ static void peer_takes_descriptors_only_when_asked(void **state)
 	assert_int_equal(open_fds(), before);
 }
 
+/* CLOSED must come over the connection on which the descriptor went out */
 static void fd_late(struct daemon *d, int fd)
 {
 	struct asked a, b;
+	struct msg_key k;
 
 	if (!next(fd, &a) || !next(fd, &b)) /* b is sent after a timed out */
 		return;
 	answer_fds(fd, &a, FRAME_HAS_FD, 1);
 	answer(fd, &b, ST_OK, NULL, 0);
-	__atomic_store_n(&d->note, 1, __ATOMIC_SEQ_CST);
-}
-
-/* the second connection, for small things, is served after the first is over */
-static void fd_late_then_closed(struct daemon *d, int fd)
-{
-	struct asked a;
-	struct msg_key k;
-
-	if (!__atomic_load_n(&d->note, __ATOMIC_SEQ_CST)) {
-		fd_late(d, fd);
-		return;
-	}
 	while (next(fd, &a)) {
 		if (a.f.op == OP_CLOSED && msg_key_decode(a.body, a.f.body_len, &k) == MSG_KEY)
 			__atomic_store_n(&d->note, (int)k.slice, __ATOMIC_SEQ_CST);
@@ -868,7 +879,7 @@ static void peer_says_closed_for_a_descriptor_that_comes_too_late(void **state)
 	unsigned before = open_fds(), waited = 0;
 
 	(void)state;
-	daemon_start(&d, true, fd_late_then_closed);
+	daemon_start(&d, true, fd_late);
 	t_get(&t, 77, FRAME_PIECE);
 	t.c.flags = FRAME_WANT_FD;
 	t.c.quiet_us = 50000;
@@ -1109,6 +1120,7 @@ int main(void)
 		cmocka_unit_test(peer_finds_a_host_name),
 		cmocka_unit_test(peer_takes_answers_out_of_order),
 		cmocka_unit_test(peer_tells_filling_once),
+		cmocka_unit_test(peer_learns_how_long_answers_take),
 		cmocka_unit_test(peer_hands_up_final_verdicts),
 		cmocka_unit_test(peer_survives_nonsense_S02),
 		cmocka_unit_test(peer_and_daemon_prove_themselves_S01),

@@ -800,7 +800,7 @@ static void descriptors_are_bounded_and_closed_ones_told(void **state)
 	assert_int_equal(fd_cache_new(4, &c), 0);
 	for (uint64_t s = 1; s <= 10; s++) {
 		k = key_of(s, 0);
-		e = fd_cache_add(c, &k, open("/dev/null", O_RDONLY), p);
+		e = fd_cache_add(c, &k, open("/dev/null", O_RDONLY), p, true);
 		assert_non_null(e);
 		fd_entry_unref(e);
 	}
@@ -811,7 +811,7 @@ static void descriptors_are_bounded_and_closed_ones_told(void **state)
 	e = fd_cache_find(c, &k);
 	assert_non_null(e);
 	/* a second descriptor of one block is closed at once */
-	again = fd_cache_add(c, &k, open("/dev/null", O_RDONLY), p);
+	again = fd_cache_add(c, &k, open("/dev/null", O_RDONLY), p, true);
 	assert_ptr_equal(again, e);
 	fd_entry_unref(again);
 	wait_for(&g.d[0].closeds, 7);
