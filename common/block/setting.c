@@ -272,6 +272,10 @@ int setting_parse(const char *json, size_t n, struct setting **ret, struct str *
 		str_addf(err, "setting: %zu bytes are too many", n);
 		return -EINVAL;
 	}
+	if (memchr(json, 0, n)) { /* jansson takes some for white space */
+		str_addf(err, "setting: holds a zero byte");
+		return -EINVAL;
+	}
 	pthread_once(&noting, note_failures);
 	no_memory = false;
 	root = json_loadb(json, n, 0, &at);
