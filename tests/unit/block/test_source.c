@@ -172,7 +172,7 @@ static void the_first_good_answer_wins_and_the_late_one_is_dropped(void **state)
 	struct block_key k = key_of(1, 0);
 
 	(void)state;
-	begin(0, 16 * MIB, 0, 2000, 2);
+	begin(0, 16 * MIB, 0, 200 * 1000, 2);
 	rule(FAULT_HANG, 0, 1, 0, 0);
 	go(0, &k, 5, 1000);
 	waiter_wait(&wt);
@@ -189,7 +189,7 @@ static void a_child_whose_time_is_over_is_lost_and_its_answer_too(void **state)
 	struct block_key k = key_of(2, 0);
 
 	(void)state;
-	begin(0, 16 * MIB, 3000, 0, 2);
+	begin(0, 16 * MIB, 200 * 1000, 0, 2);
 	rule(FAULT_HANG, 0, 1, 0, 0);
 	go(0, &k, 0, BLOCK);
 	waiter_wait(&wt);
