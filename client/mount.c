@@ -604,12 +604,14 @@ static int stop_serving(struct mount *m)
 
 static void free_data_path(struct mount *m)
 {
+	/* the last requests end, then the threads that use what they hang on */
+	if (m->chain)
+		req_env_drain(&m->env);
+	workq_free(TAKE_PTR(m->metaq));
+	workq_free(TAKE_PTR(m->dataq));
 	writer_free(m->writer);
 	reader_free(m->reader);
-	if (m->chain) {
-		req_env_drain(&m->env);
-		source_free(m->chain);
-	}
+	source_free(m->chain);
 	group_stop(m->group);
 	if (m->peers)
 		peers_free(m->peers);
@@ -634,6 +636,7 @@ int mount_stop(struct mount *m)
 	meta_free(m->meta);
 	if (m->store)
 		object_free(m->store);
+	/* still there when the start ended before the data path was made */
 	workq_free(m->metaq);
 	workq_free(m->dataq);
 	workq_free(m->disk);

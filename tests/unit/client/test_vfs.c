@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* POSIX rules of the vfs, over the engine in memory, the real reader, writer and chain, and an
+ * object store in memory. */
+#include "tests/unit/client/data_env.h"
+
+#include <fcntl.h>
+
+#include "client/vfs.h"
+
+enum { BS = 64 * KIB };
+
+static const struct meta_ctx root = {.uid = 0, .gid = 0, .pid = 1};
+
+struct world {
+	struct data_env e;
+	struct meta *meta;
+	struct internal *internal;
+	struct writer *writer;
+	struct vfs *v;
+};
+
+static void start(struct world *w, bool read_only)
+{
+	const struct meta_conf mc = {.timeout_us = 1000000, .heartbeat_us = 12000000};
+	const struct internal_conf ic = {0};
+	struct vfs_conf vc = {.attr_us = 1000000,
+			      .entry_us = 2000000,
+			      .dir_entry_us = 3000000,
+			      .read_only = read_only,
+			      .xattr = true};
+	struct str err = STR_INIT;
+
+	assert_int_equal(meta_mem_new(&mc, BS, 0, &w->meta), 0);
+	assert_int_equal(meta_start(w->meta, &err), 0);
+	env_start_over(&w->e, w->meta, 1000000, BS, 64 * BS, CODEC_NONE, 8 * BS);
+	assert_int_equal(internal_new(&ic, &w->internal), 0);
+	vc.meta = w->meta;
+	vc.internal = w->internal;
+	assert_int_equal(vfs_new(&vc, &w->v), 0);
+
+	const struct writer_conf wc = {
+		.meta = w->meta,
+		.metaq = w->e.metaq,
+		.env = &w->e.env,
+		.chain = w->e.chain,
+		.max_uploads = 4,
+		.flush_us = 60000000,
+		.committed = vfs_committed,
+		.arg = w->v,
+	};
+	w->writer = NULL;
+	if (!read_only)
+		assert_int_equal(writer_new(&wc, &w->writer), 0);
+	vfs_attach(w->v, w->e.reader, w->writer);
+}
+
+static void stop(struct world *w)
+{
+	if (w->writer)
+		(void)writer_flush_all(w->writer);
+	vfs_free(w->v);
+	internal_free(w->internal);
+	req_env_drain(&w->e.env);
+	writer_free(w->writer);
+	meta_stop(w->meta);
+	env_stop(&w->e);
+	meta_free(w->meta);
+}
+
+/* --- calls that wait --- */
+
+struct an_io {
+	struct vfs_io io;
+	struct waited w;
+};
+
+static void io_done(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total)
+{
+	struct an_io *a = container_of(io, struct an_io, io);
+	size_t at = 0;
+
+	for (int i = 0; i < n; i++) {
+		memcpy(a->w.to + at, iov[i].iov_base, iov[i].iov_len);
+		at += iov[i].iov_len;
+	}
+	a->w.total = total;
+	waited_done(&a->w, status);
+}
+
+static int put(struct handle *h, uint64_t off, const void *data, uint32_t len)
+{
+	struct an_io a = {.io = {.h = h, .off = off, .len = len, .data = data, .done = io_done}};
+	int r;
+
+	waited_init(&a.w);
+	vfs_write(&a.io);
+	r = waited_wait(&a.w);
+	return r < 0 ? r : (int)a.w.total;
+}
+
+static int get(struct handle *h, uint64_t off, void *to, uint32_t len)
+{
+	struct an_io a = {.io = {.h = h, .off = off, .len = len, .done = io_done}};
+	int r;
+
+	waited_init(&a.w);
+	a.w.to = to;
+	vfs_read(&a.io);
+	r = waited_wait(&a.w);
+	return r < 0 ? r : (int)a.w.total;
+}
+
+static int flush_handle(struct handle *h)
+{
+	struct an_io a = {.io = {.h = h, .done = io_done}};
+
+	waited_init(&a.w);
+	vfs_flush(&a.io, true);
+	return waited_wait(&a.w);
+}
+
+static int flush_inode(struct world *w, uint64_t inode)
+{
+	struct an_io a = {.io = {.done = io_done}};
+
+	waited_init(&a.w);
+	vfs_flush_inode(w->v, inode, &a.io);
+	return waited_wait(&a.w);
+}
+
+static struct handle *create(struct world *w, const char *name, uint64_t *ret_inode)
+{
+	struct vfs_entry e;
+	struct handle *h;
+	bool keep;
+
+	assert_int_equal(vfs_create(w->v, &root, INODE_ROOT, name, 0644, 0,
+				    O_RDWR | O_CREAT | O_EXCL, &e, &h, &keep),
+			 0);
+	*ret_inode = e.inode;
+	return h;
+}
+
+static void close_handle(struct handle *h)
+{
+	assert_int_equal(flush_handle(h), 0);
+	vfs_release(h);
+}
+
+static bool opens_with_pages(struct world *w, uint64_t inode)
+{
+	struct handle *h;
+	bool keep;
+
+	assert_int_equal(vfs_open(w->v, &root, inode, O_RDONLY, &h, &keep), 0);
+	vfs_release(h);
+	return keep;
+}
+
+/* --- tests --- */
+
+static void what_was_written_is_seen_before_it_is_committed(void **state)
+{
+	struct vfs_entry e;
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+	struct attr a;
+	char buf[32];
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, "hello world", 11), 11);
+	assert_int_equal(vfs_getattr(w.v, inode, &e), 0);
+	assert_int_equal(e.attr.length, 11);
+	assert_int_equal(e.attr_us, 0); /* the commit will change it behind the kernel's back */
+	assert_int_equal(meta_getattr(w.meta, inode, &a), 0);
+	assert_int_equal(a.length, 0);
+	assert_int_equal(get(h, 6, buf, sizeof(buf)), 5);
+	assert_memory_equal(buf, "world", 5);
+	assert_int_equal(meta_getattr(w.meta, inode, &a), 0);
+	assert_int_equal(a.length, 11); /* the read has flushed */
+	assert_int_equal(vfs_getattr(w.v, inode, &e), 0);
+	assert_int_equal(e.attr_us, 1000000);
+	close_handle(h);
+	stop(&w);
+}
+
+static void pages_are_kept_until_somebody_changes_the_file(void **state)
+{
+	struct world w;
+	struct handle *h;
+	uint64_t inode, slice;
+	struct time_ns mtime;
+	struct attr a;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, "1", 1), 1);
+	close_handle(h);
+	assert_false(opens_with_pages(&w, inode));
+	assert_true(opens_with_pages(&w, inode));
+	/* another client writes as many bytes and puts mtime back: ctime tells */
+	assert_int_equal(meta_new_slice(w.meta, &slice), 0);
+	assert_int_equal(meta_getattr(w.meta, inode, &a), 0);
+	mtime = a.mtime;
+	usleep(2000);
+	assert_int_equal(
+		meta_write(w.meta, inode, 0, &(struct slice){0, slice, 1, 0, 1}, mtime, &a), 0);
+	assert_int_equal(a.mtime.nsec, mtime.nsec);
+	assert_int_equal(a.length, 1);
+	assert_false(opens_with_pages(&w, inode));
+	assert_true(opens_with_pages(&w, inode));
+	/* this mount writes */
+	assert_int_equal(vfs_open(w.v, &root, inode, O_WRONLY, &h, &(bool){false}), 0);
+	assert_int_equal(put(h, 0, "2", 1), 1);
+	close_handle(h);
+	assert_false(opens_with_pages(&w, inode));
+	stop(&w);
+}
+
+static void truncate_cuts_what_readers_and_writers_believe(void **state)
+{
+	struct vfs_entry e;
+	struct world w;
+	struct handle *h;
+	uint64_t inode, size = 10;
+	char buf[200], data[100];
+
+	(void)state;
+	memset(data, 'x', sizeof(data));
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, data, 100), 100);
+	assert_int_equal(flush_inode(&w, inode), 0);
+	assert_int_equal(vfs_setattr(w.v, &root, inode, 0, NULL, &size, h, &e), 0);
+	assert_int_equal(e.attr.length, 10);
+	assert_int_equal(get(h, 0, buf, sizeof(buf)), 10);
+	assert_int_equal(put(h, 2, "yy", 2), 2);
+	assert_int_equal(vfs_getattr(w.v, inode, &e), 0);
+	assert_int_equal(e.attr.length, 10); /* not the 100 from before */
+	size = 20;
+	assert_int_equal(flush_inode(&w, inode), 0);
+	assert_int_equal(vfs_setattr(w.v, &root, inode, 0, NULL, &size, NULL, &e), 0);
+	assert_int_equal(get(h, 0, buf, sizeof(buf)), 20);
+	assert_memory_equal(buf, "xxyyxxxxxx\0\0\0\0\0\0\0\0\0\0", 20);
+	size = FILE_LENGTH_MAX + 1;
+	assert_int_equal(vfs_setattr(w.v, &root, inode, 0, NULL, &size, NULL, &e), -EFBIG);
+	assert_int_equal(put(h, FILE_LENGTH_MAX, "z", 1), -EFBIG);
+	close_handle(h);
+	stop(&w);
+}
+
+static void open_with_trunc_empties(void **state)
+{
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+	char buf[8];
+	bool keep;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, "12345", 5), 5);
+	close_handle(h);
+	assert_int_equal(vfs_open(w.v, &root, inode, O_RDWR | O_TRUNC, &h, &keep), 0);
+	assert_false(keep);
+	assert_int_equal(get(h, 0, buf, sizeof(buf)), 0);
+	close_handle(h);
+	stop(&w);
+}
+
+static void times_set_behind_a_flush_survive_the_close(void **state)
+{
+	struct attr want = {.mtime = {12345, 678}}, a;
+	struct vfs_entry e;
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, "12345", 5), 5);
+	assert_int_equal(flush_inode(&w, inode), 0);
+	assert_int_equal(vfs_setattr(w.v, &root, inode, SET_MTIME, &want, NULL, h, &e), 0);
+	close_handle(h);
+	assert_int_equal(meta_getattr(w.meta, inode, &a), 0);
+	assert_int_equal(a.mtime.sec, 12345);
+	assert_int_equal(a.mtime.nsec, 678);
+	stop(&w);
+}
+
+static void an_unlinked_open_file_lives_until_its_release(void **state)
+{
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+	struct attr a;
+	char buf[8];
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, "12345", 5), 5);
+	assert_int_equal(vfs_unlink(w.v, &root, INODE_ROOT, "f"), 0);
+	assert_int_equal(put(h, 5, "6", 1), 1);
+	assert_int_equal(get(h, 0, buf, sizeof(buf)), 6);
+	assert_int_equal(meta_getattr(w.meta, inode, &a), 0);
+	assert_int_equal(a.nlink, 0);
+	close_handle(h);
+	assert_int_equal(meta_getattr(w.meta, inode, &a), -ENOENT);
+	stop(&w);
+}
+
+static void create_opens_what_is_there_unless_exclusive(void **state)
+{
+	struct vfs_entry e;
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+	char buf[8];
+	bool keep;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, "12345", 5), 5);
+	close_handle(h);
+	assert_int_equal(
+		vfs_create(w.v, &root, INODE_ROOT, "f", 0644, 0, O_RDWR | O_CREAT, &e, &h, &keep),
+		0);
+	assert_int_equal(e.inode, inode);
+	assert_int_equal(e.attr.length, 5);
+	assert_int_equal(get(h, 0, buf, sizeof(buf)), 5);
+	close_handle(h);
+	assert_int_equal(
+		vfs_create(w.v, &root, INODE_ROOT, "f", 0644, 0, O_RDWR | O_EXCL, &e, &h, &keep),
+		-EEXIST);
+	assert_int_equal(vfs_mknod(w.v, &root, INODE_ROOT, "d", INODE_DIR, 0755, 022, 0, NULL, &e),
+			 0);
+	assert_int_equal(e.entry_us, 3000000);
+	assert_int_equal(vfs_create(w.v, &root, INODE_ROOT, "d", 0644, 0, O_RDWR, &e, &h, &keep),
+			 -EISDIR);
+	assert_int_equal(
+		vfs_create(w.v, &root, INODE_ROOT, "f", 0644, 0, O_RDWR | O_TRUNC, &e, &h, &keep),
+		0);
+	assert_int_equal(e.attr.length, 0);
+	assert_int_equal(get(h, 0, buf, sizeof(buf)), 0);
+	close_handle(h);
+	stop(&w);
+}
+
+static void names_of_our_own_are_there_and_stay(void **state)
+{
+	static const char *const names[] = {".accesslog", ".config", ".stats", ".control",
+					    ".trash"};
+	struct vfs_entry e;
+	struct world w;
+	struct handle *h;
+
+	(void)state;
+	start(&w, false);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		assert_true(vfs_lookup_made_up(w.v, INODE_ROOT, names[i], &e));
+		assert_false(vfs_lookup_made_up(w.v, 5, names[i], &e));
+		assert_int_equal(vfs_mknod(w.v, &root, INODE_ROOT, names[i], INODE_FILE, 0644, 0, 0,
+					   NULL, &e),
+				 -EEXIST);
+		assert_int_equal(vfs_unlink(w.v, &root, INODE_ROOT, names[i]), -EPERM);
+		assert_int_equal(vfs_rename(w.v, &root, INODE_ROOT, names[i], INODE_ROOT, "x", 0),
+				 -EPERM);
+	}
+	assert_int_equal(vfs_lookup(w.v, &root, INODE_ROOT, ".trash", &e), 0);
+	assert_int_equal(e.inode, INODE_TRASH);
+	assert_int_equal(e.attr.mode, 0555);
+	assert_int_equal(e.attr.nlink, 2);
+	assert_int_equal(e.attr.length, 0);
+	assert_int_equal(vfs_open_internal(w.v, &root, INODE_STATS, O_RDWR, &h), -EACCES);
+	assert_int_equal(vfs_open_internal(w.v, &root, INODE_TRASH, O_RDONLY, &h), -ENOENT);
+	assert_int_equal(vfs_setattr(w.v, &root, INODE_STATS, SET_MODE,
+				     &(struct attr){.mode = 0777}, NULL, NULL, &e),
+			 -EPERM);
+	stop(&w);
+}
+
+/* names of a directory from offset off, in one string; *ret_full: how many with attributes */
+static void list(struct handle *h, uint64_t off, struct str *out, unsigned *ret_full)
+{
+	struct vfs_dirent d;
+
+	*ret_full = 0;
+	for (; vfs_readdir_at(h, off, &d); off = d.next) {
+		str_addn(out, d.name, d.name_len);
+		str_add(out, " ");
+		*ret_full += d.full;
+	}
+}
+
+static void a_listing_is_a_snapshot_that_offsets_count(void **state)
+{
+	struct str all = STR_INIT, rest = STR_INIT;
+	struct vfs_dirent d;
+	struct vfs_entry e;
+	unsigned full;
+	struct world w;
+	struct handle *h;
+
+	(void)state;
+	start(&w, false);
+	assert_int_equal(vfs_mknod(w.v, &root, INODE_ROOT, "one", INODE_FILE, 0644, 0, 0, NULL, &e),
+			 0);
+	usleep(2);
+	assert_int_equal(vfs_opendir(w.v, INODE_ROOT, &h), 0);
+	assert_false(vfs_readdir_at(h, 0, &d)); /* nothing loaded */
+	assert_int_equal(vfs_readdir_load(h, true), 0);
+	list(h, 0, &all, &full);
+	assert_string_equal(str_c(&all), ". .. .accesslog .config .stats .trash one ");
+	assert_int_equal(full, 5);
+	list(h, 6, &rest, &full);
+	assert_string_equal(str_c(&rest), "one ");
+	assert_int_equal(full, 1);
+	/* gone in this mount: the name may still be listed, its attributes must not come back to
+	 * the kernel */
+	usleep(2);
+	assert_int_equal(vfs_unlink(w.v, &root, INODE_ROOT, "one"), 0);
+	str_reset(&rest);
+	list(h, 6, &rest, &full);
+	assert_int_equal(full, 0);
+	usleep(2);
+	assert_int_equal(vfs_readdir_load(h, true), 0);
+	str_reset(&rest);
+	list(h, 6, &rest, &full);
+	assert_string_equal(str_c(&rest), "");
+	vfs_release(h);
+	str_fini(&all);
+	str_fini(&rest);
+	stop(&w);
+}
+
+static void a_changed_inode_is_listed_without_attributes(void **state)
+{
+	struct vfs_dirent d;
+	struct vfs_entry e;
+	struct world w;
+	struct handle *dir, *h;
+	uint64_t inode;
+
+	(void)state;
+	start(&w, false);
+	assert_int_equal(vfs_mknod(w.v, &root, INODE_ROOT, "d", INODE_DIR, 0755, 0, 0, NULL, &e),
+			 0);
+	assert_int_equal(meta_mknod(w.meta, &root, e.inode, "f", INODE_FILE, 0644, 0, 0, NULL,
+				    &inode, &e.attr),
+			 0);
+	assert_int_equal(vfs_opendir(w.v, e.inode, &dir), 0);
+	assert_int_equal(vfs_readdir_load(dir, true), 0);
+	assert_true(vfs_readdir_at(dir, 2, &d));
+	assert_true(d.full);
+	usleep(2);
+	assert_int_equal(vfs_open(w.v, &root, inode, O_RDWR, &h, &(bool){false}), 0);
+	assert_int_equal(put(h, 0, "123", 3), 3);
+	assert_true(vfs_readdir_at(dir, 2, &d));
+	assert_false(d.full); /* it would tell a length of 0 */
+	assert_int_equal(d.entry.attr.type, INODE_FILE);
+	close_handle(h);
+	vfs_release(dir);
+	stop(&w);
+}
+
+static void a_read_only_mount_changes_nothing(void **state)
+{
+	struct vfs_entry e;
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+	bool keep;
+
+	(void)state;
+	start(&w, true);
+	assert_int_equal(meta_mknod(w.meta, &root, INODE_ROOT, "f", INODE_FILE, 0644, 0, 0, NULL,
+				    &inode, &e.attr),
+			 0);
+	assert_int_equal(vfs_open(w.v, &root, inode, O_RDWR, &h, &keep), -EROFS);
+	assert_int_equal(vfs_create(w.v, &root, INODE_ROOT, "g", 0644, 0, O_RDWR, &e, &h, &keep),
+			 -EROFS);
+	assert_int_equal(vfs_open(w.v, &root, inode, O_RDONLY, &h, &keep), 0);
+	assert_int_equal(put(h, 0, "x", 1), -EBADF);
+	assert_int_equal(flush_handle(h), 0);
+	/* left open: vfs_free ends it */
+	stop(&w);
+}
+
+static void labels_of_the_kernel_are_never_stored(void **state)
+{
+	struct vfs_entry e;
+	struct world w;
+	char *value = NULL;
+	size_t len;
+
+	(void)state;
+	start(&w, false);
+	assert_int_equal(vfs_mknod(w.v, &root, INODE_ROOT, "f", INODE_FILE, 0644, 0, 0, NULL, &e),
+			 0);
+	assert_int_equal(vfs_getxattr(w.v, e.inode, "security.capability", &value, &len), -ENODATA);
+	assert_int_equal(vfs_setxattr(w.v, e.inode, "security.selinux", "x", 1, 0), -ENOTSUP);
+	assert_int_equal(vfs_setxattr(w.v, e.inode, "system.posix_acl_access", "x", 1, 0),
+			 -ENOTSUP);
+	assert_int_equal(vfs_setxattr(w.v, e.inode, "user.a", "value", 5, 0), 0);
+	assert_int_equal(vfs_getxattr(w.v, e.inode, "user.a", &value, &len), 0);
+	assert_int_equal(len, 5);
+	assert_memory_equal(value, "value", 5);
+	free(value);
+	assert_int_equal(vfs_listxattr(w.v, INODE_TRASH, &value, &len), -ENODATA);
+	assert_int_equal(vfs_removexattr(w.v, e.inode, "user.a"), 0);
+	assert_int_equal(vfs_removexattr(w.v, e.inode, "user.a"), -ENODATA);
+	stop(&w);
+}
+
+static void an_upload_that_failed_is_told_at_close(void **state)
+{
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	w.e.store->fail_puts = 1;
+	assert_int_equal(put(h, 0, "12345", 5), 5);
+	assert_int_equal(flush_handle(h), -EIO);
+	assert_int_equal(flush_handle(h), 0); /* told once */
+	vfs_release(h);
+	stop(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_was_written_is_seen_before_it_is_committed),
+		cmocka_unit_test(pages_are_kept_until_somebody_changes_the_file),
+		cmocka_unit_test(truncate_cuts_what_readers_and_writers_believe),
+		cmocka_unit_test(open_with_trunc_empties),
+		cmocka_unit_test(times_set_behind_a_flush_survive_the_close),
+		cmocka_unit_test(an_unlinked_open_file_lives_until_its_release),
+		cmocka_unit_test(create_opens_what_is_there_unless_exclusive),
+		cmocka_unit_test(names_of_our_own_are_there_and_stay),
+		cmocka_unit_test(a_listing_is_a_snapshot_that_offsets_count),
+		cmocka_unit_test(a_changed_inode_is_listed_without_attributes),
+		cmocka_unit_test(a_read_only_mount_changes_nothing),
+		cmocka_unit_test(labels_of_the_kernel_are_never_stored),
+		cmocka_unit_test(an_upload_that_failed_is_told_at_close),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
