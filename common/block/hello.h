@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handshake: mutual HMAC-SHA256 with the group secret over role, versions, volume, group, node ids and both nonces. Pure but for random nonces.
- *	asker  -> HELLO   (msg_hello, nonce A)
- *	daemon -> WELCOME (msg_hello with chosen version, nonce B; HMAC(secret, "daemon" ‖ A's body ‖ B's body))
+/* The handshake: mutual HMAC-SHA256 with the group secret over role, versions, volume, group, node
+ *ids and both nonces. Pure but for random nonces. asker  -> HELLO   (msg_hello, nonce A) daemon ->
+ *WELCOME (msg_hello with chosen version, nonce B; HMAC(secret, "daemon" ‖ A's body ‖ B's body))
  *	asker  -> PROOF   (HMAC(secret, "asker" ‖ A's body ‖ B's body)); answered OK or DENIED
  * On the unix socket both HMACs are zero and PROOF is not sent: file permissions guard it. */
 #ifndef STOKE_COMMON_BLOCK_HELLO_H
@@ -11,24 +11,47 @@
 #include "common/str.h"
 #include "proto/msg.h"
 
-enum { HELLO_VERSION_MIN = 1, HELLO_VERSION_MAX = 1, HELLO_SECRET_MIN = 8, HELLO_SECRET_MAX = 1024 };
+enum {
+	HELLO_VERSION_MIN = 1,
+	HELLO_VERSION_MAX = 1,
+	HELLO_SECRET_MIN = 8,
+	HELLO_SECRET_MAX = 1024
+};
 
-struct secret { size_t len; uint8_t *b; };
-/* From the file (not readable by others, else -EACCES), else from the environment STOKE_GROUP_SECRET; trailing white space is cut. -ENOENT: neither is given;
- * -EINVAL: shorter than HELLO_SECRET_MIN. err names the way out. */
+struct secret {
+	size_t len;
+	uint8_t *b;
+};
+/* From the file (not readable by others, else -EACCES), else from the environment
+ * STOKE_GROUP_SECRET; trailing white space is cut. -ENOENT: neither is given; -EINVAL: shorter than
+ * HELLO_SECRET_MIN. err names the way out. */
 int secret_load(const char *file, struct secret *ret, struct str *err);
-void secret_fini(struct secret *s);		/* wiped */
+void secret_fini(struct secret *s); /* wiped */
 
-struct hello_id { uint8_t role; struct hash128 volume; const char *group, *node; const struct secret *secret; /* NULL: unix socket */ };
+struct hello_id {
+	uint8_t role;
+	struct hash128 volume;
+	const char *group, *node;
+	const struct secret *secret; /* NULL: unix socket */
+};
 
-struct hello_state { uint8_t mine[MSG_HELLO_MAX], theirs[MSG_HELLO_MAX]; size_t mine_len, theirs_len; uint8_t version; };
+struct hello_state {
+	uint8_t mine[MSG_HELLO_MAX], theirs[MSG_HELLO_MAX];
+	size_t mine_len, theirs_len;
+	uint8_t version;
+};
 
 /* asker */
-size_t hello_ask(const struct hello_id *id, struct hello_state *st, uint8_t *body);	/* -> HELLO body */
-/* checks the daemon's answer: 0 and the PROOF body (MSG_HMAC bytes); -EACCES wrong proof or group, -ESTALE other volume, -EPROTO, -EPROTONOSUPPORT */
-int hello_prove(const struct hello_id *id, struct hello_state *st, const uint8_t *body, size_t n, uint8_t proof[MSG_HMAC]);
+size_t hello_ask(const struct hello_id *id, struct hello_state *st,
+		 uint8_t *body); /* -> HELLO body */
+/* checks the daemon's answer: 0 and the PROOF body (MSG_HMAC bytes); -EACCES wrong proof or group,
+ * -ESTALE other volume, -EPROTO, -EPROTONOSUPPORT */
+int hello_prove(const struct hello_id *id, struct hello_state *st, const uint8_t *body, size_t n,
+		uint8_t proof[MSG_HMAC]);
 /* daemon: checks HELLO, writes the WELCOME body; *ret_role: the asker's. Same errors */
-int hello_answer(const struct hello_id *id, struct hello_state *st, const uint8_t *body, size_t n, uint8_t *ret_body, size_t *ret_len, uint8_t *ret_role);
-int hello_verify(const struct hello_id *id, const struct hello_state *st, const uint8_t *proof, size_t n);	/* constant time; -EACCES */
+int hello_answer(const struct hello_id *id, struct hello_state *st, const uint8_t *body, size_t n,
+		 uint8_t *ret_body, size_t *ret_len, uint8_t *ret_role);
+int hello_verify(const struct hello_id *id, const struct hello_state *st, const uint8_t *proof,
+		 size_t n); /* constant time; -EACCES */
 
 #endif
