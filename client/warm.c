@@ -283,10 +283,10 @@ static void add_inode(struct warm *w, uint64_t inode)
 	if (r == 0 && a.type == INODE_FILE)
 		r = add_file(w, inode, a.length);
 	mtx_lock(&c->lock);
-	if (r == 0)
-		c->files++;
-	else
+	if (r < 0)
 		c->errors++;
+	else if (a.type == INODE_FILE)
+		c->files++;
 	mtx_unlock(&c->lock);
 	if (r < 0)
 		control_say(c, true, "error %" PRIu64 " %s\n", inode, strerror(-r));
