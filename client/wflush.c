@@ -54,7 +54,7 @@ static void writer_each(struct writer *w, void (*fn)(struct wfile *f, void *arg)
 
 	mtx_lock(&w->lock);
 	if (w->files.count)
-		a.files = calloc(w->files.count, sizeof(*a.files));
+		a.files = calloc(w->files.count, sizeof(void *));
 	if (a.files)
 		hashmap_each(&w->files, all_add, &a);
 	mtx_unlock(&w->lock);

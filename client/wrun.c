@@ -229,6 +229,32 @@ static uint32_t buffer_size(const struct writer *w, const struct piece *p)
 	return size;
 }
 
+/* the bytes of p stand in b: they belong to s from now on */
+static void piece_show_locked(struct wfile *f, const struct piece *p, struct wslice *s,
+			      struct wblock *b, struct work *k) REQUIRES(f->lock)
+{
+	struct writer *w = f->w;
+	uint32_t end = p->pos + p->len - s->pos;
+
+	s->blocks[p->block] = b;
+	if (!p->s) {
+		s->seq = ++f->seq;
+		list_add_tail(&f->slices, &s->link);
+		if (f->n_slices++ == 0)
+			__atomic_add_fetch(&w->dirty_files, 1, __ATOMIC_RELAXED);
+	}
+	b->len = MAX(b->len, p->off + p->len);
+	if (end > s->len) {
+		__atomic_add_fetch(&w->dirty_bytes, end - s->len, __ATOMIC_RELAXED);
+		s->len = end;
+	}
+	s->touched_us = clock_us();
+	clock_real(&s->mtime.sec, &s->mtime.nsec);
+	if (s->pos + s->len == CHUNK_SIZE)
+		s->frozen = true;
+	wslice_advance_locked(f, s, k);
+}
+
 /* Puts the bytes where they belong and makes them seen. buf: NULL, or the block's new buffer. */
 static int piece_put(struct wfile *f, const struct piece *p, struct buf *buf, uint32_t cap,
 		     size_t cost)
@@ -260,28 +286,12 @@ static int piece_put(struct wfile *f, const struct piece *p, struct buf *buf, ui
 		b->cap = cap;
 		b->cost = cost;
 	}
+	assert(b->buf);
 	memcpy(b->buf->mem + p->off, p->data, p->len);
 
 	work_init(&k);
 	mtx_lock(&f->lock);
-	s->blocks[p->block] = b;
-	if (!p->s) {
-		s->seq = ++f->seq;
-		list_add_tail(&f->slices, &s->link);
-		if (f->n_slices++ == 0)
-			__atomic_add_fetch(&w->dirty_files, 1, __ATOMIC_RELAXED);
-	}
-	b->len = MAX(b->len, p->off + p->len);
-	if (p->pos + p->len > s->pos + s->len) {
-		__atomic_add_fetch(&w->dirty_bytes, p->pos + p->len - s->pos - s->len,
-				   __ATOMIC_RELAXED);
-		s->len = p->pos + p->len - s->pos;
-	}
-	s->touched_us = clock_us();
-	clock_real(&s->mtime.sec, &s->mtime.nsec);
-	if (s->pos + s->len == CHUNK_SIZE)
-		s->frozen = true;
-	wslice_advance_locked(f, s, &k);
+	piece_show_locked(f, p, s, b, &k);
 	mtx_unlock(&f->lock);
 	/* a full slice may be gone from here on */
 	if (old) {

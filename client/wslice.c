@@ -86,7 +86,7 @@ struct wslice *wslice_new(struct wfile *f, uint32_t index, uint32_t pos)
 {
 	struct writer *w = f->w;
 	uint32_t n = DIV_UP(CHUNK_SIZE - pos, w->block_size);
-	struct wslice *s = calloc(1, sizeof(*s) + n * sizeof(s->blocks[0]));
+	struct wslice *s = calloc(1, sizeof(*s) + n * sizeof(void *));
 
 	if (!s)
 		return NULL;
