@@ -454,7 +454,8 @@ static int io_answer(struct peer_conn *c)
 		io_reason(io, call);
 	call->fd = TAKE_FD(io->fd);
 	slot_free(io, s);
-	if (io->f.status == ST_OK && !call->filled)
+	/* what hedges go by: blocks that were there */
+	if (io->f.status == ST_OK && !call->filled && call->op == OP_GET)
 		peer_observe(c->peer, clock_us() - call->sent_us);
 	conn_end(c, call, status);
 	return 0;
