@@ -251,7 +251,7 @@ static void raise_limits(void)
 static int serve(struct mount_conf *conf, int pipe_fd)
 {
 	_cleanup_(str_fini) struct str err = STR_INIT;
-	struct waiter w;
+	static struct waiter w; /* one mount a process */
 	struct mount *m;
 	bool mounted;
 	int r = waiter_open(&w);
@@ -284,7 +284,7 @@ static int serve(struct mount_conf *conf, int pipe_fd)
 static int mount_typed(struct mount_conf *conf, char **args)
 {
 	_cleanup_(freep) char *meta = strdup(args[0]);
-	char point[PATH_MAX];
+	static char point[PATH_MAX]; /* one mount a process */
 	int pipe_fd = -1, r;
 
 	/* first of all: what was typed shows in ps */

@@ -9,11 +9,12 @@
  *
  * A control has one reference of the file and one of the thread. wake is called without the lock,
  *and control_close waits for calls under way: hence never in a FUSE or loop thread. */
-#include "client/warm.h"
+#include "client/control.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 
+#include "client/warm.h"
 #include "common/clock.h"
 #include "common/parse.h"
 #include "common/thread.h"

@@ -3,11 +3,12 @@
  * forgets and what is known without Redis are done inline, the rest is copied into a job for the
  * meta workq. What would be overtaken by a later commit of dirty data (size, times, O_TRUNC) is
  * queued behind a flush of the inode. A blocking step is named do_X, the operation itself op_X. */
-#include "client/fuse_job.h"
+#include "client/fuse_ops.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
 
+#include "client/fuse_job.h"
 #include "common/clock.h"
 
 enum { MAX_BACKGROUND = 128, CONGESTION = 96 };

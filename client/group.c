@@ -83,11 +83,11 @@ static int ask_hello(int fd, const struct hello_id *id, struct hello_state *st)
 {
 	uint8_t out[FRAME_HEADER + MSG_HELLO_MAX];
 	struct frame f = {.version = FRAME_VERSION, .op = OP_HELLO, .id = 1};
+	size_t n = FRAME_HEADER + hello_ask(id, st, out + FRAME_HEADER);
 
-	f.body_len = (uint32_t)hello_ask(id, st, out + FRAME_HEADER);
+	f.body_len = (uint32_t)(n - FRAME_HEADER);
 	frame_encode(&f, out);
-	if (send(fd, out, FRAME_HEADER + f.body_len, MSG_NOSIGNAL) !=
-	    (ssize_t)(FRAME_HEADER + f.body_len))
+	if (send(fd, out, n, MSG_NOSIGNAL) != (ssize_t)n)
 		return errno ? -errno : -EIO;
 	return 0;
 }

@@ -258,8 +258,10 @@ static void stamp(struct str *line)
 	str_addf(line, "%s.%06u ", text, nsec / 1000);
 }
 
-static void log_add_locked(struct ifile *f, const struct str *line) REQUIRES(f->in->lock)
+static void log_add_locked(struct internal *in, struct ifile *f, const struct str *line)
+	REQUIRES(in->lock)
 {
+	(void)in;
 	if (f->text.len + line->len > ACCESSLOG_BUFFER) {
 		f->lost++;
 		return;
@@ -314,7 +316,7 @@ void internal_log(struct internal *in, const char *fmt, ...)
 	{
 		f = container_of(n, struct ifile, link);
 		if (f->inode == INODE_ACCESSLOG)
-			log_add_locked(f, &line);
+			log_add_locked(in, f, &line);
 	}
 	mtx_unlock(&in->lock);
 	/* a file with a parked read is not released, so f stays while its read is ours */
