@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -122,7 +123,7 @@ class Rgw:
 
     def __init__(self, folder):
         self.folder, self.port, self.pids = folder, free_port(), []
-        self.mon = free_port()
+        self.mon, self.marks = free_port(), 0
         shutil.rmtree(folder, ignore_errors=True)
         for part in ("mon", "osd"):
             os.makedirs(f"{folder}/{part}")
@@ -168,11 +169,26 @@ class Rgw:
         with open(wait_for("pid file", lambda: os.path.exists(f"{self.folder}/{name}.pid") and f"{self.folder}/{name}.pid")) as f:
             self.pids.append(int(f.read()))
 
+    def flush_log(self):
+        """the log is written by a thread of its own: a request of ours that shows in it has everything before it there too"""
+        self.marks += 1
+        word = f"mark-{os.getpid()}-{self.marks}"
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(f"{self.url}/{word}/", timeout=10)
+
+        def seen():
+            with open(f"{self.folder}/client.rgw.a.log", "rb") as f:
+                f.seek(max(0, os.path.getsize(f.name) - 65536))
+                return word.encode() in f.read()
+        wait_for("access log", seen)
+
     def log_size(self):
+        self.flush_log()
         return os.path.getsize(f"{self.folder}/client.rgw.a.log")
 
     def requests(self, since=0, bucket=None):
         """What S3 was asked since a log_size(): (method, bucket, key, status, ranged) of each request."""
+        self.flush_log()
         out = []
         with open(f"{self.folder}/client.rgw.a.log", errors="replace") as f:
             f.seek(since)
@@ -227,6 +243,7 @@ class Daemon(Proc):
     def __init__(self, lab, meta, n, group="train", cache_mib=2048, secret=SECRET, wait=True, flags=(), cache_dirs=None):
         self.lab, self.n = lab, n
         self.folder = f"{lab.folder}/d{n}"
+        os.makedirs(self.folder, exist_ok=True)
         self.cache = cache_dirs or [f"{self.folder}/cache"]
         for c in self.cache:
             os.makedirs(c, exist_ok=True)
@@ -478,5 +495,6 @@ def write_file(path, data):
 def noise(n, seed=1):
     """n bytes that do not compress, the same for the same seed"""
     import random
-    return random.Random(seed).randbytes(n)
+    rnd = random.Random(seed)
+    return b"".join(rnd.randbytes(min(1 << 24, n - at)) for at in range(0, n, 1 << 24))
 

@@ -150,7 +150,7 @@ def test_a_volume_feature_we_lack_is_refused_at_mount(lab, redis):
     c = redis.client(1)
     setting = json.loads(c.get("setting"))
     for change, word in ((dict(EnableACL=True), "ACL"), (dict(UserGroupQuota=True), "quota"), (dict(ChangeLog=True), "change log"), (dict(Shards=4), "shard"),
-                         (dict(MetaVersion=2), "MetaVersion"), (dict(MinClientVersion="9.0.0"), "version"), (dict(Compression="brotli"), "brotli"),
+                         (dict(MetaVersion=2), "metadata of version 2"), (dict(MinClientVersion="9.0.0"), "version"), (dict(Compression="brotli"), "brotli"),
                          (dict(Storage="hdfs"), "hdfs")):
         c.set("setting", json.dumps(dict(setting, **change)))
         m = lab.mount(meta, wait=False)

@@ -95,16 +95,16 @@ def test_right_secret_is_served(daemon):
 def test_S01_strangers_get_no_block_byte(daemon):
     before = rejected(daemon)
     data = noise(BLOCK)
-    seen = []
 
     def attempt(*parts):
         s = connect(daemon)
-        answers = b""
-        for part in parts:
-            s.sendall(part)
-        s.shutdown(socket.SHUT_WR)
+        try:
+            for part in parts:
+                s.sendall(part)
+            s.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # closed on us already: as it should be
         answers = read_all(s)
-        seen.append(answers)
         assert len(answers) < 4096 and data[:64] not in answers
     h = hello(volume=daemon.volume)
     attempt(daemon.get)                                                             # no HELLO
