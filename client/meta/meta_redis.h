@@ -120,7 +120,7 @@ bool reply_is(const struct redis_reply *r, const char *text);
 /* a number from a pool; batch of the counter (key without prefix) when it is empty. -ESTALE: slice
  * numbers came that were there before */
 int id_pool_take(struct meta_redis *mr, struct id_pool *pool, const char *counter, uint64_t batch,
-	      uint64_t *ret);
+		 uint64_t *ret);
 void slice_seen(struct meta_redis *mr, uint64_t id);
 /* reserved slice numbers are dropped, and the generation is looked at (and changed, if the database
  * went back): a heartbeat, now */

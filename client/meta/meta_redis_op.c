@@ -220,7 +220,7 @@ static bool pool_next_locked(struct id_pool *pool, uint64_t *ret)
 }
 
 int id_pool_take(struct meta_redis *mr, struct id_pool *pool, const char *counter, uint64_t batch,
-	      uint64_t *ret)
+		 uint64_t *ret)
 {
 	struct mtx *lock = &mr->base.lock;
 	uint64_t last = 0, got = 0;

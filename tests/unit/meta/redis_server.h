@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +37,20 @@ static inline void redis_server_exec(const char *dir)
 	_exit(127);
 }
 
+/* the socket is there a moment before the server listens on it */
+static inline bool redis_server_answers(const char *path)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	bool ok;
+
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s", path);
+	ok = fd >= 0 && connect(fd, (const struct sockaddr *)(const void *)&a, sizeof(a)) == 0;
+	if (fd >= 0)
+		close(fd);
+	return ok;
+}
+
 /* 0, or -1 when there is no redis-server here */
 static inline int redis_server_start(struct redis_server *s)
 {
@@ -50,7 +66,7 @@ static inline int redis_server_start(struct redis_server *s)
 	if (s->pid == 0)
 		redis_server_exec(s->dir);
 	for (int i = 0; i < 500; i++) {
-		if (access(path, F_OK) == 0)
+		if (redis_server_answers(path))
 			return 0;
 		if (waitpid(s->pid, &status, WNOHANG) == s->pid)
 			break;

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of the metadata engines share: a real redis-server, a fresh volume in it, engines
+ * over it and in memory. */
+#ifndef STOKE_TESTS_UNIT_META_VOLUME_H
+#define STOKE_TESTS_UNIT_META_VOLUME_H
+
+#include "tests/unit/check.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "client/meta/meta_redis.h"
+#include "common/clock.h"
+#include "tests/unit/meta/redis_server.h"
+
+enum { MB = 1 << 20 };
+
+static _unused_ struct redis_server server;
+static _unused_ struct redis *raw;
+static _unused_ bool have_server;
+
+static _unused_ const struct meta_ctx root_ctx = {.uid = 0}, user_ctx = {.uid = 1000, .gid = 1000},
+				      other_ctx = {.uid = 1001, .gid = 1001};
+
+/* deleted slices, added up: the order does not matter */
+struct deleted {
+	uint64_t n, sum;
+};
+
+static _unused_ int count_deleted(void *arg, uint64_t slice, uint32_t size)
+{
+	struct deleted *d = arg;
+
+	__atomic_add_fetch(&d->n, 1, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&d->sum, slice * 1000003 + size, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static _unused_ int start_server(void **state)
+{
+	struct str err = STR_INIT;
+
+	(void)state;
+	have_server = redis_server_start(&server) == 0;
+	if (have_server)
+		assert_int_equal(redis_new(server.url, NULL, &raw, &err), 0);
+	str_fini(&err);
+	return 0;
+}
+
+static _unused_ int stop_server(void **state)
+{
+	(void)state;
+	if (have_server) {
+		redis_free(raw);
+		redis_server_stop(&server);
+	}
+	return 0;
+}
+
+static _unused_ uint64_t soon(void)
+{
+	return clock_us() + 5000000;
+}
+
+static _unused_ int64_t raw_int(const char *cmd)
+{
+	struct redis_reply *r = NULL;
+	int64_t v;
+
+	assert_int_equal(redis_once(raw, soon(), &r, cmd), 0);
+	v = redis_reply_int(r);
+	redis_reply_free(r);
+	return v;
+}
+
+static _unused_ void raw_run(const char *cmd)
+{
+	(void)raw_int(cmd);
+}
+
+static _unused_ struct meta_conf test_conf(void)
+{
+	return (struct meta_conf){.timeout_us = 5000000,
+				  .heartbeat_us = 12000000,
+				  .skip_dir_mtime_us = 0,
+				  .mount_point = "/mnt/test"};
+}
+
+static _unused_ void fresh_volume(unsigned trash_days)
+{
+	struct format_request f = {.name = "test",
+				   .storage = "file",
+				   .bucket = "/nowhere",
+				   .block_size = 4 * MB,
+				   .trash_days = trash_days};
+	struct str err = STR_INIT;
+	struct setting *s = NULL;
+	bool created;
+
+	raw_run("FLUSHDB");
+	assert_int_equal(meta_format(raw, soon(), &f, &s, &created, &err), 0);
+	assert_true(created);
+	setting_free(s);
+	str_fini(&err);
+}
+
+static _unused_ struct meta *open_redis_conf(const struct meta_conf *conf, struct deleted *d)
+{
+	struct str err = STR_INIT;
+	struct meta *m = NULL;
+	int r = meta_redis_new(server.url, conf, &m, &err);
+
+	if (r)
+		fail_msg("meta_redis_new: %d %s", r, str_c(&err));
+	meta_set_delete(m, d ? count_deleted : NULL, d);
+	assert_int_equal(meta_start(m, &err), 0);
+	str_fini(&err);
+	return m;
+}
+
+static _unused_ struct meta *open_redis(struct deleted *d)
+{
+	struct meta_conf conf = test_conf();
+
+	return open_redis_conf(&conf, d);
+}
+
+static _unused_ struct meta *open_mem(unsigned trash_days, struct deleted *d)
+{
+	struct meta_conf conf = test_conf();
+	struct str err = STR_INIT;
+	struct meta *m = NULL;
+
+	assert_int_equal(meta_mem_new(&conf, 4 * MB, trash_days, &m), 0);
+	meta_set_delete(m, count_deleted, d);
+	assert_int_equal(meta_start(m, &err), 0);
+	return m;
+}
+
+static _unused_ void close_meta(struct meta *m)
+{
+	meta_stop(m);
+	meta_free(m);
+}
+
+#define NEED_SERVER()                                                                              \
+	do {                                                                                       \
+		if (!have_server)                                                                  \
+			skip();                                                                    \
+	} while (0)
+
+#endif
