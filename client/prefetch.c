@@ -67,6 +67,21 @@ static void prefetch_done(struct block_req *req, int status, void *arg)
 	req_free(req);
 }
 
+int prefetch_whole(struct reader *r, const struct block_key *key)
+{
+	struct block_req *req;
+
+	if (__atomic_load_n(&r->prefetches, __ATOMIC_RELAXED) >= PREFETCHES_MAX)
+		return -ENOBUFS;
+	req = req_new(r->conf.env, key, 0, key->size, REQ_PREFETCH, POOL_PREFETCH);
+	if (!req)
+		return -ENOMEM;
+	__atomic_add_fetch(&r->prefetching, key->size, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&r->prefetches, 1, __ATOMIC_RELAXED);
+	source_get(r->conf.chain, req, prefetch_done, r);
+	return 0;
+}
+
 struct prefetch {
 	struct reader *r;
 	struct ra_range asked;
@@ -81,7 +96,6 @@ static int prefetch_block(const struct block_range *b, void *arg)
 	uint64_t at = p->off + b->out_off;
 	struct hash128 volume;
 	struct block_key key;
-	struct block_req *req;
 
 	if (b->slice == 0 || (b->slice == p->slice && b->index == p->index))
 		return 0;
@@ -89,17 +103,9 @@ static int prefetch_block(const struct block_range *b, void *arg)
 		return 0;
 	p->slice = b->slice;
 	p->index = b->index;
-	if (__atomic_load_n(&p->r->prefetches, __ATOMIC_RELAXED) >= PREFETCHES_MAX)
-		return -ENOBUFS;
 	volume = meta_volume_id(p->r->conf.meta);
 	block_key_init(&key, &volume, b->slice, b->index, b->size);
-	req = req_new(p->r->conf.env, &key, 0, b->size, REQ_PREFETCH, POOL_PREFETCH);
-	if (!req)
-		return -ENOMEM;
-	__atomic_add_fetch(&p->r->prefetching, b->size, __ATOMIC_RELAXED);
-	__atomic_add_fetch(&p->r->prefetches, 1, __ATOMIC_RELAXED);
-	source_get(p->r->conf.chain, req, prefetch_done, p->r);
-	return 0;
+	return prefetch_whole(p->r, &key);
 }
 
 void prefetch_range(struct rfile *f, const struct ra_range *range, const struct ra_range *asked)

@@ -107,11 +107,11 @@ void readahead_plan(struct readahead *ra, uint64_t off, uint32_t len, uint64_t l
 		return;
 	ret->random = false;
 
-	/* the blocks it enters: also those planned before, which memory pressure may have taken
-	 * away since */
 	last = MIN(block_up(ra, off + len), length);
 	for (from = block_down(ra, off); from < last; from += ra->block_size) {
-		if (!session_enter(s, from / ra->block_size))
+		bool planned = from >= s->ahead_from && from < s->ahead;
+
+		if (!session_enter(s, from / ra->block_size) || planned)
 			continue;
 		if (ret->now.len == 0)
 			ret->now.off = from;
@@ -124,6 +124,8 @@ void readahead_plan(struct readahead *ra, uint64_t off, uint32_t len, uint64_t l
 		to = MAX(from, block_down(ra, from + budget));
 	if (from < to) {
 		ret->ahead = (struct ra_range){from, to - from};
+		if (from != s->ahead)
+			s->ahead_from = from;
 		s->ahead = to;
 	}
 }

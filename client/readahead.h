@@ -15,10 +15,10 @@
 enum { RA_SESSIONS = 2 };
 
 struct ra_session {
-	uint64_t end;	       /* of the furthest read */
-	uint64_t total;	       /* bytes read in sequence */
-	uint64_t window;       /* 0: random so far */
-	uint64_t ahead;	       /* end of what was planned ahead */
+	uint64_t end;		    /* of the furthest read */
+	uint64_t total;		    /* bytes read in sequence */
+	uint64_t window;	    /* 0: random so far */
+	uint64_t ahead_from, ahead; /* what was planned ahead without a gap */
 	uint64_t top, entered; /* bit i of entered: block top - i was planned as a current one (top:
 				  in blocks) */
 	uint64_t used;	       /* tick of the last read; 0: free */
@@ -35,7 +35,8 @@ struct ra_range {
 };
 struct ra_plan {
 	bool random;	       /* fetch the range asked for alone */
-	struct ra_range now;   /* the blocks that this read enters; len 0: none */
+	struct ra_range now;   /* the blocks that this read enters and that were not planned ahead;
+				  len 0: none */
 	struct ra_range ahead; /* blocks behind them that were not planned yet; len 0: none */
 };
 

@@ -273,6 +273,17 @@ static void rread_finish(struct rread *rr)
 
 static void rread_issue(struct rread *rr);
 
+/* A stream's range had to be fetched by itself: its block is neither in memory nor on its way,
+ * because there was no room for it, or it was pushed out again. The ranges behind it shall find it.
+ */
+static void part_missed(struct rread *rr, const struct block_req *req)
+{
+	if (rr->random || req->len == req->key.size || rr->r->conf.max_readahead < req->key.size)
+		return;
+	if (req->via == VIA_PEER || req->via == VIA_OBJECT)
+		(void)prefetch_whole(rr->r, &req->key);
+}
+
 static void part_done(struct block_req *req, int status, void *arg)
 {
 	struct part *p = arg;
@@ -288,6 +299,7 @@ static void part_done(struct block_req *req, int status, void *arg)
 			p->data = req->data;
 			req->data = (struct blob){0};
 		}
+		part_missed(rr, req);
 		req_free(req);
 	} else {
 		p->failed = req;

@@ -83,6 +83,8 @@ struct rhandle {
 
 /* a read of [off, off + len), inside of the file, passes by */
 void prefetch_plan(struct rhandle *h, uint64_t off, uint32_t len, struct ra_plan *ret);
+/* Asks for the whole block; nobody waits for it. -ENOBUFS, -ENOMEM: not now */
+int prefetch_whole(struct reader *r, const struct block_key *key);
 /* Asks for the whole blocks of a file range; nobody waits for them. Those that lie in asked as a
  * whole are left to the read that asks for them. A chunk whose list is not known is left out: its
  * list is on its way then, and its blocks are fetched as they are entered. */

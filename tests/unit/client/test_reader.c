@@ -366,6 +366,43 @@ static void sequential_reader_gets_each_block_once(void **state)
 	free(data);
 }
 
+static void dropped(struct block_req *req, int status, void *arg)
+{
+	(void)arg;
+	assert_int_equal(status, 0);
+	req_free(req);
+}
+
+static void stream_whose_block_was_pushed_out_gets_it_whole_again(void **state)
+{
+	enum { N = 4 };
+	static unsigned char data[N * BS], back[4 * KIB];
+	struct data_env e;
+	struct block_key key;
+	struct hash128 volume;
+	uint64_t id;
+
+	(void)state;
+	fill(data, sizeof(data), 6);
+	env_start(&e, BS, 64 * BS, CODEC_NONE, 8 * BS);
+	id = env_put_slice(&e, 0, 0, data, sizeof(data));
+	assert_int_equal(env_read(&e, 0, back, sizeof(back)), sizeof(back));
+	req_env_drain(&e.env);
+	assert_true(e.store->gets >= 2 && e.store->got_bytes >= 2 * BS);
+	volume = meta_volume_id(e.m);
+	block_key_init(&key, &volume, id, 1, BS);
+	source_drop(e.chain, req_new(&e.env, &key, 0, BS, 0, POOL_DEMAND), dropped, NULL);
+	e.store->gets = 0;
+	for (uint32_t off = BS; off < BS + BS / 2; off += sizeof(back)) {
+		assert_int_equal(env_read(&e, off, back, sizeof(back)), sizeof(back));
+		assert_memory_equal(back, data + off, sizeof(back));
+		req_env_drain(&e.env);
+	}
+	/* the range, the block, and the one block behind that was not planned before */
+	assert_in_range(e.store->gets, 2, 2 + 2);
+	env_stop(&e);
+}
+
 static void random_reader_gets_what_it_asks_for(void **state)
 {
 	enum { N = 100 };
@@ -462,6 +499,7 @@ int main(void)
 		cmocka_unit_test(retries_end),
 		cmocka_unit_test(verdict_of_the_store_is_not_asked_again),
 		cmocka_unit_test(sequential_reader_gets_each_block_once),
+		cmocka_unit_test(stream_whose_block_was_pushed_out_gets_it_whole_again),
 		cmocka_unit_test(random_reader_gets_what_it_asks_for),
 		cmocka_unit_test(readers_with_little_memory),
 	};
