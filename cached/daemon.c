@@ -11,6 +11,7 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <signal.h>
 #include <sys/resource.h>
 
 #include "cached/chain.h"
@@ -56,7 +57,7 @@ struct daemon {
 	struct http *http;
 	struct membership *membership;
 	unsigned max_conns, max_open;
-	atomic_bool ready;
+	atomic_bool ready, replaced;
 };
 
 /* --- volume -------------------------------------------------------------------------------------
@@ -386,6 +387,23 @@ static int open_metrics(struct daemon *d, uint16_t *ret_port, struct str *err)
 /* --- member -------------------------------------------------------------------------------------
  */
 
+/* true when Redis holds another volume than the one we were started for: other objects, other cache
+ * directories */
+static bool is_replaced(struct daemon *d)
+{
+	struct str err = STR_INIT;
+	struct setting *now = NULL;
+	bool other = false;
+
+	if (setting_load(d->redis, clock_us() + START_US, &now, &err) == 0)
+		other = strcmp(now->uuid, d->setting->uuid) != 0 ||
+			strcmp(now->bucket, d->setting->bucket) != 0 ||
+			now->block_size != d->setting->block_size;
+	setting_free(now);
+	str_fini(&err);
+	return other;
+}
+
 static void moved(void *arg, const struct generation *gen)
 {
 	struct daemon *d = arg;
@@ -395,11 +413,17 @@ static void moved(void *arg, const struct generation *gen)
 	log_warn("volume %s has another generation (loaded, rolled back or made anew): the cache "
 		 "starts empty",
 		 d->setting->name);
-	r = store_move(d->store, &id);
+	r = store_move(d->store, &id); /* from here on no old block is served */
 	if (r < 0)
 		log_error("the cache directories cannot be used for the new generation: %s",
 			  strerror(-r));
 	store_clean(d->store);
+	if (!is_replaced(d))
+		return;
+	log_error("Redis holds another volume than %s: stopping, to be started again",
+		  d->setting->uuid);
+	atomic_store_explicit(&d->replaced, true, memory_order_relaxed);
+	(void)kill(getpid(), SIGTERM);
 }
 
 static void tick(void *arg)
@@ -489,6 +513,11 @@ static int start(struct daemon *d, const char *meta, struct str *err)
 	atomic_store_explicit(&d->ready, true, memory_order_relaxed);
 	say_ready(d, &self, metrics_port, began_us);
 	return 0;
+}
+
+bool daemon_is_replaced(struct daemon *d)
+{
+	return atomic_load_explicit(&d->replaced, memory_order_relaxed);
 }
 
 bool daemon_stop(struct daemon *d)

@@ -16,6 +16,9 @@ struct daemon;
 /* Starts everything that serves volume meta (a Redis URL); 0, or -errno with one line in err */
 int daemon_start(const struct daemon_conf *conf, const char *meta, struct daemon **ret,
 		 struct str *err);
+/* the volume it was started for is no longer in Redis: it has sent itself SIGTERM, and is to end as
+ * failed, so that it is started anew */
+bool daemon_is_replaced(struct daemon *d);
 /* Leaves the group, finishes what is being served, frees. false: something was still under way
  * after the time allowed, and nothing was freed */
 bool daemon_stop(struct daemon *d);

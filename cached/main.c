@@ -174,12 +174,13 @@ static int serve(const struct daemon_conf *conf, const char *meta, int ready_fd)
 		(void)close(ready_fd);
 	}
 	wait_for_end(signals, conf->private);
+	r = daemon_is_replaced(d);
 	if (!daemon_stop(d)) {
 		log_warn("requests were still under way after the time allowed for them");
-		_exit(0);
+		_exit(r);
 	}
 	log_info("stopped");
-	return 0;
+	return r;
 }
 
 int main(int argc, char **argv)
