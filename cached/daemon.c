@@ -158,19 +158,12 @@ static int open_machine(struct daemon *d, struct str *err)
 /* --- disks --------------------------------------------------------------------------------------
  */
 
-static int open_disks(struct daemon *d, struct str *err)
+/* list is taken apart */
+static int open_listed(struct daemon *d, char *list, unsigned n, struct str *err)
 {
-	_cleanup_(freep) char *list = strdup(d->conf.cache_dir);
-	unsigned n = 1;
-	int r = list ? 0 : -ENOMEM;
+	int r = 0;
 
-	for (const char *p = d->conf.cache_dir; *p; p++)
-		n += *p == ':';
-	if (n > INDEX_DISKS_MAX) {
-		str_addf(err, "--cache-dir: more than %d directories", INDEX_DISKS_MAX);
-		return -EINVAL;
-	}
-	for (char *rest = list, *dir; r == 0 && (dir = strsep(&rest, ":"));) {
+	for (char *dir = strsep(&list, ":"); r == 0 && dir; dir = strsep(&list, ":")) {
 		if (!*dir) {
 			str_addf(err, "--cache-dir: an empty name in \"%s\"", d->conf.cache_dir);
 			return -EINVAL;
@@ -180,9 +173,25 @@ static int open_disks(struct daemon *d, struct str *err)
 		if (r == 0)
 			d->n_disks++;
 	}
-	if (r == 0)
-		r = disk_node_id(d->disks[0], d->node);
 	return r;
+}
+
+static int open_disks(struct daemon *d, struct str *err)
+{
+	unsigned n = 1;
+	char *list;
+	int r;
+
+	for (const char *p = d->conf.cache_dir; *p; p++)
+		n += *p == ':';
+	if (n > INDEX_DISKS_MAX) {
+		str_addf(err, "--cache-dir: more than %d directories", INDEX_DISKS_MAX);
+		return -EINVAL;
+	}
+	list = strdup(d->conf.cache_dir);
+	r = list ? open_listed(d, list, n, err) : -ENOMEM;
+	free(list);
+	return r < 0 ? r : disk_node_id(d->disks[0], d->node);
 }
 
 static void close_disks(struct daemon *d)

@@ -443,7 +443,7 @@ int disk_deficit(struct disk *d, uint64_t bytes, struct disk_deficit *ret)
 	uint64_t used = atomic_load_explicit(&d->used, memory_order_relaxed);
 	uint64_t writing = atomic_load_explicit(&d->writing, memory_order_relaxed);
 	uint64_t owed, owed_files;
-	struct space s;
+	struct space s = {0};
 	int r = space_of(d, &s);
 
 	if (r < 0)
@@ -471,7 +471,7 @@ void disk_owe(struct disk *d, uint64_t bytes, uint64_t files)
 
 bool disk_has_room(struct disk *d, uint64_t bytes)
 {
-	struct space s;
+	struct space s = {0};
 
 	if (space_of(d, &s) < 0)
 		return false;

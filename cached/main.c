@@ -186,10 +186,9 @@ static int serve(const struct daemon_conf *conf, const char *meta, int ready_fd)
 int main(int argc, char **argv)
 {
 	struct daemon_conf conf = {0};
-	_cleanup_(freep) char *meta = NULL;
 	struct str err = STR_INIT;
 	const char *wrong;
-	char **args;
+	char **args, *meta;
 	size_t n_args;
 	int r = conf_parse(&table, &conf, argc, argv, &args, &n_args, &err), ready_fd = -1;
 
@@ -224,6 +223,7 @@ int main(int argc, char **argv)
 		r = complain(strerror(-r));
 	else
 		r = serve(&conf, meta, ready_fd);
+	free(meta);
 	conf_fini(&table, &conf);
 	return r;
 }

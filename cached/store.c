@@ -11,7 +11,7 @@
 #include "common/block/blockfile.h"
 #include "common/clock.h"
 
-enum { VERIFY_MAX = 64, RING_WEIGHT_MAX = 400 };
+enum { VERIFY_MAX = 64 };
 
 struct disk_job { /* something about one block to do in a disk's thread */
 	struct workq_job job;
@@ -386,10 +386,10 @@ static int place_disks(struct store *s)
 		most = MAX(most, s->conf.disks[i]->capacity);
 	for (unsigned i = 0; i < s->conf.n_disks; i++) {
 		double share = (double)s->conf.disks[i]->capacity / (double)most;
+		uint32_t weight = (uint32_t)(share * RING_WEIGHT_UNIT);
 
-		nodes[i] =
-			(struct ring_node){.id = s->conf.disks[i]->dir,
-					   .weight = MAX((uint32_t)(share * RING_WEIGHT_UNIT), 1u)};
+		nodes[i] = (struct ring_node){.id = s->conf.disks[i]->dir,
+					      .weight = weight ? weight : 1};
 	}
 	return ring_new(nodes, s->conf.n_disks, &s->placement);
 }
@@ -504,16 +504,26 @@ void store_clean(struct store *s)
 		free(c);
 }
 
-static int verify_block(struct disk *d, const struct block_key *k)
+static int verify_pieces(int fd, const struct block_key *k, unsigned char *buf)
 {
-	_cleanup_(freep) unsigned char *buf = malloc(blockfile_room(0, FRAME_PIECE));
-	_cleanup_(closep) int fd = -1;
 	size_t skip;
-	int r = buf ? disk_open_block(d, k, &fd) : -ENOMEM;
+	int r = 0;
 
 	for (uint32_t off = 0; r == 0 && off < k->size; off += FRAME_PIECE)
 		r = blockfile_read(fd, k, off, MIN((uint32_t)FRAME_PIECE, k->size - off), false,
 				   buf, &skip);
+	return r;
+}
+
+static int verify_block(struct disk *d, const struct block_key *k)
+{
+	unsigned char *buf = malloc(blockfile_room(0, FRAME_PIECE));
+	int fd = -1, r = buf ? disk_open_block(d, k, &fd) : -ENOMEM;
+
+	if (r == 0)
+		r = verify_pieces(fd, k, buf);
+	closep(&fd);
+	free(buf);
 	return r;
 }
 

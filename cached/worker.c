@@ -172,7 +172,7 @@ static int bind_tcp(const struct addrinfo *a, uint16_t *ret_port)
 {
 	_cleanup_(closep) int fd =
 		socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	struct sockaddr_storage bound;
+	struct sockaddr_storage bound = {0};
 	socklen_t len = sizeof(bound);
 	const int on = 1;
 
@@ -191,7 +191,7 @@ int server_listen_tcp(struct server *s, const char *addr, uint16_t port, uint16_
 {
 	const struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV,
 				       .ai_socktype = SOCK_STREAM};
-	struct addrinfo *list, *a;
+	struct addrinfo *list = NULL, *a;
 	char service[8];
 	uint16_t bound = 0;
 	int fd = -EADDRNOTAVAIL, r;
