@@ -432,8 +432,8 @@ static void env_start_over(struct data_env *e, struct meta *meta, uint64_t inode
 	assert_int_equal(wfile_get(e->writer, inode, 0, &e->wfile), 0);
 }
 
-static inline void env_start(struct data_env *e, uint32_t block_size, size_t pool_bytes, enum codec codec,
-		      uint64_t max_readahead)
+static inline void env_start(struct data_env *e, uint32_t block_size, size_t pool_bytes,
+			     enum codec codec, uint64_t max_readahead)
 {
 	env_start_over(e, NULL, INODE, block_size, pool_bytes, codec, max_readahead);
 }
