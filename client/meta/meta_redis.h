@@ -141,6 +141,7 @@ void removed_done(struct meta_redis *mr, uint64_t parent, const struct removed *
 void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space, int64_t inodes);
 void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now, uint64_t before);
 void stat_flush(struct meta_redis *mr, uint64_t deadline_us);
+int stat_begin(struct meta_redis *mr, uint64_t deadline_us);
 void *stat_main(void *arg);
 
 /* deletes the data of a file whose record is gone, later */

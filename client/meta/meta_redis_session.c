@@ -289,6 +289,8 @@ static int session_new(struct meta_redis *mr, struct str *err)
 		mr->session_json = session_json(mr->base.conf.mount_point);
 		r = mr->session_json ? beat(mr, deadline, &unknown) : -ENOMEM;
 	}
+	if (!r)
+		r = stat_begin(mr, deadline);
 	if (r)
 		str_addf(err, "%s: no session: %s", redis_name(mr->own_redis), strerror(-r));
 	else

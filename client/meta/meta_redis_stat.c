@@ -123,6 +123,21 @@ static int stat_recount(struct meta_redis *mr, uint64_t dir, uint64_t deadline_u
 	return own_eval(mr, SC_DIRCOUNT, &args, deadline_us, &reply);
 }
 
+/* The root of a fresh volume is the one directory that nobody gave statistics. It is counted before the first operation: later, what happens
+ * while it is counted could be counted twice, by the count and by its own delta. */
+int stat_begin(struct meta_redis *mr, uint64_t deadline_us)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int r;
+
+	if (!meta_setting(&mr->base)->dir_stats)
+		return 0;
+	r = redis_once(mr->own_redis, deadline_us, &reply, "HEXISTS %sdirUsedSpace 1", mr->prefix);
+	if (!r && !reply_int(reply))
+		r = stat_recount(mr, INODE_ROOT, deadline_us);
+	return r;
+}
+
 /* some of a table that was taken out of the engine */
 struct stat_batch {
 	struct dir_delta *d[STAT_BATCH];

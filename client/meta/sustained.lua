@@ -16,6 +16,6 @@ end
 local length = field(a, LENGTH)
 account(-pages(length), -1)
 call('ZADD', P .. 'delfiles', dec(sub(ARGV[3], 1, 8)), ino .. ':' .. dec(length))
-call('DEL', P .. 'i' .. ino)
+call('DEL', P .. 'i' .. ino, P .. 'x' .. ino)
 call('SREM', session, ino)
 return finish({ 'gone', length })

@@ -360,7 +360,7 @@ static void same_tree(struct twins *t, uint64_t a, uint64_t b, bool trashed)
 	assert_int_equal(meta_readdir(t->m[0], a, true, &d[0]), 0);
 	assert_int_equal(meta_readdir(t->m[1], b, true, &d[1]), 0);
 	assert_int_equal(d[0]->n, d[1]->n);
-	if (!trashed)
+	if (!trashed && d[0]->n)
 		for (int k = 0; k < 2; k++)
 			qsort(d[k]->entries, d[k]->n, sizeof(*d[k]->entries), entry_cmp);
 	for (size_t i = 0; i < d[0]->n; i++) {
