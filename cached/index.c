@@ -51,7 +51,7 @@ static struct entry *find_locked(struct shard *s, const struct block_key *k)
 {
 	struct hash_node *n;
 
-	if (memcmp(s->volume.b, k->volume.b, sizeof(k->volume.b)))
+	if (memcmp(s->volume.b, k->volume.b, sizeof(k->volume.b)) != 0)
 		return NULL;
 	n = hashmap_find(&s->map, k->digest, entry_eq, k);
 	return n ? container_of(n, struct entry, node) : NULL;
@@ -176,7 +176,7 @@ static int begin_locked(struct shard *s, const struct block_key *k, struct entry
 {
 	struct entry *e;
 
-	if (memcmp(s->volume.b, k->volume.b, sizeof(k->volume.b)))
+	if (memcmp(s->volume.b, k->volume.b, sizeof(k->volume.b)) != 0)
 		return -ESTALE;
 	e = find_locked(s, k);
 	if (e)
