@@ -24,9 +24,10 @@ enum {
 	FDS = 256, /* descriptors kept at most; 1 GiB of blocks that cannot be evicted */
 	HEDGE_MIN_US = 50000,
 	HEDGE_MAX_US = 250000,
-	WATCH_US = 1000000,   /* between looks at the health of a peer that fetches */
-	BUSY_US = 20000,      /* bytes came from it that recently: it works, only not on ours yet */
-	BUSY_TIMES = 8,	      /* and the hedge is put off that often */
+	WATCH_US = 500000, /* between looks at a peer that fetches: is it still alive? */
+	GONE_US = 1500000, /* not one byte for so long, probes included: left even then */
+	BUSY_TIMES = 8,	   /* a hedge is put off that often while the peer sends us other things */
+	HEDGE_SHARE = 50,  /* one in so many requests to a peer that works may be hedged */
 	CARRIED_US = 1000000, /* a try that stands in the way of the next */
 	QUIET_US = 5000000,   /* a try without any answer; bounds how long the loser of a race holds
 				 memory */
@@ -267,28 +268,56 @@ static void ask_set_tick(struct ask *a, struct block_req *parent)
 	(void)req_race_timer(parent, us, ask_tick, a);
 }
 
+/* One in HEDGE_SHARE: slowness of a peer that works is no reason to ask everything twice. */
+static bool hedge_allowed(struct source_peer *sp)
+{
+	uint64_t asked = __atomic_load_n(&sp->asked, __ATOMIC_RELAXED);
+
+	if (__atomic_load_n(&sp->hedged, __ATOMIC_RELAXED) * HEDGE_SHARE >= asked)
+		return false;
+	__atomic_add_fetch(&sp->hedged, 1, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* The peer said FILLING, or was asked to fill: nobody hedges, as long as it lives. */
+static bool tick_watched(struct ask *a, struct block_req *parent, const struct peer_health *h)
+{
+	if (h->down || h->idle_us >= GONE_US)
+		return false;
+	if (h->idle_us >= WATCH_US)
+		peer_probe(a->target[a->next - 1]);
+	(void)req_race_timer(parent, WATCH_US, ask_tick, a);
+	return true;
+}
+
+/* No answer in the hedge's time. Bytes of other answers tell that the peer works, and ours waits behind them. */
+static bool tick_put_off(struct ask *a, struct block_req *parent, const struct peer_health *h)
+{
+	uint64_t us = hedge_us(h);
+
+	if (h->down || h->slow || h->idle_us >= us)
+		return false;
+	if (a->put_off++ >= BUSY_TIMES && hedge_allowed(a->sp))
+		return false;
+	(void)req_race_timer(parent, us, ask_tick, a);
+	return true;
+}
+
 static void ask_tick(struct block_req *parent, void *arg)
 {
 	struct ask *a = arg;
 	struct peer *p = a->target[a->next - 1];
-	bool watched = !is_get(parent) || __atomic_load_n(&a->filling, __ATOMIC_RELAXED);
 	struct peer_health h;
-	bool busy;
 
 	peer_health(p, &h);
-	busy = h.idle_us < BUSY_US && !h.down && !h.slow;
-	if (watched && !h.down && !h.slow) {
-		if (h.idle_us > WATCH_US)
-			peer_probe(p);
-		(void)req_race_timer(parent, WATCH_US, ask_tick, a);
+	if (!is_get(parent) || __atomic_load_n(&a->filling, __ATOMIC_RELAXED)) {
+		if (tick_watched(a, parent, &h))
+			return;
+	} else if (tick_put_off(a, parent, &h)) {
 		return;
 	}
-	if (!watched && busy && a->put_off < BUSY_TIMES) {
-		a->put_off++;
-		(void)req_race_timer(parent, hedge_us(&h), ask_tick, a);
-		return;
-	}
-	if (!watched && !busy)
+	/* a short silence is worth a hedge, but a peer is set behind the others only for a long one: the others would fetch what it holds */
+	if (h.idle_us >= HEDGE_MAX_US)
 		peer_note(p, -ETIMEDOUT);
 	metric_add(a->sp->hedges, 1);
 	if (!ask_next(a, parent, 1))
@@ -398,6 +427,7 @@ static void peer_get(struct source *s, struct block_req *req)
 		}
 		return;
 	}
+	__atomic_add_fetch(&sp->asked, 1, __ATOMIC_RELAXED);
 	a->sp = sp;
 	a->refs = 1;
 	a->n = n;

@@ -70,6 +70,7 @@ struct source_peer {
 	struct source_peer_conf conf;
 	struct source_env_peer env;
 	struct metric *hedges;
+	uint64_t asked, hedged; /* atomic: requests, and those hedged although the peer works */
 };
 
 static inline bool is_get(const struct block_req *req)
