@@ -111,34 +111,49 @@ static void sweep_run(struct sweep *s, const struct start *starts, size_t n_star
 	}
 }
 
-int slice_view_build(const struct slice *records, size_t n, struct slice_view *ret)
+/* starts and edges of the records that cover anything; returns how many */
+static size_t sweep_begin(const struct slice *records, size_t n, struct start *starts,
+			  uint32_t *edges)
 {
-	_cleanup_(freep) struct start *starts = calloc(n + 1, sizeof(*starts));
-	_cleanup_(freep) uint32_t *edges = calloc(2 * n + 1, sizeof(*edges));
-	_cleanup_(freep) uint32_t *heap = calloc(n + 1, sizeof(*heap));
-	/* an edge begins at most one piece, and at most one gap comes before a piece that is a
-	 * record's first */
-	struct slice *pieces = calloc(3 * n + 1, sizeof(*pieces));
-	struct sweep s = {.records = records, .heap = heap, .pieces = pieces, .last = NO_RECORD};
-	size_t n_starts = 0;
+	size_t k = 0;
 
-	if (!starts || !edges || !heap || !pieces || n >= NO_RECORD) {
-		free(pieces);
-		return -ENOMEM;
-	}
 	for (size_t i = 0; i < n; i++) {
 		if (!records[i].len)
 			continue;
-		starts[n_starts] = (struct start){records[i].pos, (uint32_t)i};
-		edges[2 * n_starts] = records[i].pos;
-		edges[2 * n_starts + 1] = records[i].pos + records[i].len;
-		n_starts++;
+		starts[k] = (struct start){records[i].pos, (uint32_t)i};
+		edges[2 * k] = records[i].pos;
+		edges[2 * k + 1] = records[i].pos + records[i].len;
+		k++;
 	}
-	qsort(starts, n_starts, sizeof(*starts), start_cmp);
-	qsort(edges, 2 * n_starts, sizeof(*edges), u32_cmp);
-	sweep_run(&s, starts, n_starts, edges, 2 * n_starts);
-	*ret = (struct slice_view){.n = s.n, .pieces = pieces};
-	return 0;
+	qsort(starts, k, sizeof(*starts), start_cmp);
+	qsort(edges, 2 * k, sizeof(*edges), u32_cmp);
+	return k;
+}
+
+int slice_view_build(const struct slice *records, size_t n, struct slice_view *ret)
+{
+	struct start *starts = calloc(n + 1, sizeof(*starts));
+	uint32_t *edges = calloc(2 * n + 1, sizeof(*edges));
+	/* an edge begins at most one piece, and at most one gap comes before a record's first */
+	struct sweep s = {
+		.records = records,
+		.heap = calloc(n + 1, sizeof(*s.heap)),
+		.pieces = calloc(3 * n + 1, sizeof(*s.pieces)),
+		.last = NO_RECORD,
+	};
+	bool ok = starts && edges && s.heap && s.pieces && n < NO_RECORD;
+
+	if (ok) {
+		size_t k = sweep_begin(records, n, starts, edges);
+
+		sweep_run(&s, starts, k, edges, 2 * k);
+		*ret = (struct slice_view){.n = s.n, .pieces = TAKE_PTR(s.pieces)};
+	}
+	free(starts);
+	free(edges);
+	free(s.heap);
+	free(s.pieces);
+	return ok ? 0 : -ENOMEM;
 }
 
 void slice_view_fini(struct slice_view *v)

@@ -172,9 +172,9 @@ uint32_t inode_type_to_mode(uint8_t type)
 
 uint8_t inode_type_from_mode(uint32_t mode)
 {
-	for (uint8_t t = INODE_FILE; t < ARRAY_LEN(mode_of_type); t++) {
+	for (unsigned t = INODE_FILE; t < ARRAY_LEN(mode_of_type); t++) {
 		if (mode_of_type[t] == (mode & S_IFMT))
-			return t;
+			return (uint8_t)t;
 	}
 	return 0;
 }

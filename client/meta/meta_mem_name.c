@@ -583,7 +583,7 @@ int mem_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 		r = rename_check(&n);
 	if (!r)
 		r = rename_locked(mm, &n, new_name, &rm);
-	if (r >= 0) { /* 1: nothing to do */
+	if (r >= 0 && n.i) { /* 1: nothing to do */
 		*ret = n.i->inode;
 		*ret_attr = n.i->a;
 		r = 0;

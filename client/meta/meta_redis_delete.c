@@ -71,7 +71,7 @@ static int delete_range(struct meta_redis *mr, uint64_t inode, uint32_t from, ui
 		return r;
 	for (uint32_t i = 0; i < n && !r; i++)
 		r = redis_append(c, "LLEN %sc%llu_%lu", mr->prefix, (unsigned long long)inode,
-				 (unsigned long)(from + i));
+				 (unsigned long)from + i);
 	for (uint32_t i = 0; i < n && !r; i++) {
 		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 

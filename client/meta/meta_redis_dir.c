@@ -92,12 +92,14 @@ static int listing_scan(struct meta_redis *mr, uint64_t inode, struct listing *l
 static int listing_unique(struct listing *l)
 {
 	size_t slots = 16, kept = 0;
-	_cleanup_(freep) uint32_t *table = NULL;
+	uint32_t *table; /* entry number + 1 */
 
+	if (l->n >= UINT32_MAX)
+		return -ENOMEM;
 	while (slots < l->n * 2)
 		slots *= 2;
-	table = calloc(slots, sizeof(*table)); /* entry number + 1 */
-	if (!table || l->n >= UINT32_MAX)
+	table = calloc(slots, sizeof(*table));
+	if (!table)
 		return -ENOMEM;
 	for (size_t i = 0; i < l->n; i++) {
 		struct meta_entry e = l->e[i];
@@ -113,6 +115,7 @@ static int listing_unique(struct listing *l)
 		table[h] = (uint32_t)kept;
 	}
 	l->n = kept;
+	free(table);
 	return 0;
 }
 
