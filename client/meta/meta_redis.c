@@ -110,6 +110,19 @@ static int scripts_init(struct meta_redis *mr)
 	return r;
 }
 
+static void metrics_init(struct meta_redis *mr, struct metrics *m)
+{
+	static const char *const plain[] = {"getattr", "readdir"};
+	char label[40];
+
+	for (int i = 0; m && i < OP_COUNT; i++) {
+		snprintf(label, sizeof(label), "op=\"%s\"",
+			 i < SC_COUNT ? script_table[i].name : plain[i - SC_COUNT]);
+		mr->seconds[i] = metrics_get(m, "stoke_meta_seconds", label, METRIC_HISTOGRAM,
+					     "Metadata operations and how long Redis took");
+	}
+}
+
 /* quotas lie outside the setting: usage that we do not count would be wrong for good */
 static int quotas_check(struct meta_redis *mr, uint64_t deadline_us, struct str *err)
 {
@@ -204,6 +217,7 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	crypt_random(&mr->nonce, sizeof(mr->nonce));
 	mr->prefix = strdup("");
 	mr->setting_key = strdup("setting");
+	metrics_init(mr, c.metrics);
 	r = mr->prefix && mr->setting_key ? hashmap_init(&mr->dirs, 64) : -ENOMEM;
 	if (!r)
 		r = scripts_init(mr);

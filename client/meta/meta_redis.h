@@ -29,7 +29,11 @@ enum script {
 	SC_HEARTBEAT,
 	SC_LEAVE,
 	SC_SWEEP,
-	SC_COUNT
+	SC_COUNT,
+	/* not scripts, but counted like them */
+	OP_GETATTR = SC_COUNT,
+	OP_READDIR,
+	OP_COUNT
 };
 
 enum {
@@ -57,7 +61,8 @@ struct meta_redis {
 	char *prefix;		 /* of every key: "" */
 	char *setting_key;	 /* KEYS[1] of every script */
 	struct redis_script scripts[SC_COUNT];
-	uint32_t nonce; /* of this process, in every operation's number */
+	struct metric *seconds[OP_COUNT]; /* NULL without a registry */
+	uint32_t nonce;			  /* of this process, in every operation's number */
 
 	/* under base.lock */
 	uint64_t slots; /* a bit for each slot in use */

@@ -2,13 +2,17 @@
 /* Attributes, extended attributes, and how full the volume is. Any thread that may block. */
 #include "client/meta/meta_redis.h"
 
+#include "common/clock.h"
+
 int redis_getattr(struct meta *m, uint64_t inode, struct attr *ret)
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint64_t begin = clock_us();
 	int r = redis_once(mr->redis, op_deadline(mr), &reply, "GET %si%llu", mr->prefix,
 			   (unsigned long long)inode);
 
+	metric_observe_us(mr->seconds[OP_GETATTR], clock_us() - begin);
 	if (r)
 		return op_error(r);
 	if (reply_type(reply) == REDIS_NIL)

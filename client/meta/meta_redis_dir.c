@@ -3,6 +3,7 @@
  * then the records in batches. Any thread that may block. */
 #include "client/meta/meta_redis.h"
 
+#include "common/clock.h"
 #include "common/hash.h"
 
 enum { SCAN_COUNT = 10000, RECORD_BATCH = 1000 };
@@ -159,12 +160,14 @@ int redis_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_di
 	struct meta_redis *mr = redis_engine(m);
 	struct meta_dir *d = calloc(1, sizeof(*d));
 	struct listing l = {.names = STR_INIT};
+	uint64_t begin = clock_us();
 	int r = d ? listing_scan(mr, inode, &l) : -ENOMEM;
 
 	if (!r)
 		r = listing_unique(&l);
 	for (size_t i = 0; with_attr && i < l.n && !r; i += RECORD_BATCH)
 		r = listing_records(mr, l.e + i, MIN(l.n - i, (size_t)RECORD_BATCH));
+	metric_observe_us(mr->seconds[OP_READDIR], clock_us() - begin);
 	free(l.at);
 	if (r) {
 		free(l.e);

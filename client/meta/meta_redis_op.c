@@ -133,9 +133,11 @@ int op_error(int r)
 int op_eval(struct meta_redis *mr, enum script s, const struct args *a, struct redis_reply **ret)
 {
 	const char **v = (const char **)(uintptr_t)a->v;
+	uint64_t begin = clock_us();
+	int r = redis_eval(mr->redis, op_deadline(mr), &mr->scripts[s], 1, a->n, v, a->len, ret);
 
-	return op_error(
-		redis_eval(mr->redis, op_deadline(mr), &mr->scripts[s], 1, a->n, v, a->len, ret));
+	metric_observe_us(mr->seconds[s], clock_us() - begin);
+	return op_error(r);
 }
 
 int own_eval(struct meta_redis *mr, enum script s, const struct args *a, uint64_t deadline_us,
