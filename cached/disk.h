@@ -36,7 +36,8 @@ struct disk {
 		progress_us; /* when a write last began or ended: a hung disk shows here */
 	atomic_uint_fast64_t errors;
 	atomic_uint tmp;
-	struct mtx lock;			   /* over the members below */
+	unsigned checked; /* directories whose lengths recovery looked at */
+	struct mtx lock;  /* over the members below */
 	uint64_t owed, owed_inodes, owed_since_us; /* removed for space that has not shown up yet
 						      (open descriptors hold it) */
 };

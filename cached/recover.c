@@ -8,28 +8,35 @@
 #include <sys/stat.h>
 
 #include "common/block/blockfile.h"
+#include "common/clock.h"
 
 struct recovery {
 	struct disk *disk;
-	struct index *ix;
+	struct index *ix; /* NULL: only lengths are looked at */
 	const struct hash128 *volume;
+	bool lengths;
 	struct recover_stat stat;
+	void (*bad)(const struct block_key *k, void *arg);
+	void *arg;
 };
 
-/* true when the name under directory xx is the one the block would be stored under, and the file
- * has its length */
-static bool is_block(const struct recovery *rc, int dir, const char *xx, const char *name,
-		     struct block_key *k)
+/* true when the name under directory xx is the one the block would be stored under */
+static bool is_name(const struct recovery *rc, const char *xx, const char *name,
+		    struct block_key *k)
 {
 	char path[BLOCK_CACHE_NAME_MAX], want[BLOCK_CACHE_NAME_MAX];
-	struct stat st;
 	int n = snprintf(path, sizeof(path), "%s/%s", xx, name);
 
 	if (n >= (int)sizeof(path) || block_key_parse(name, rc->volume, k) < 0)
 		return false;
 	block_key_cache_name(k, want);
-	if (strcmp(path, want) != 0)
-		return false;
+	return !strcmp(path, want);
+}
+
+static bool has_length(int dir, const char *name, const struct block_key *k)
+{
+	struct stat st;
+
 	return fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
 	       (uint64_t)st.st_size == blockfile_len(k->size);
 }
@@ -53,10 +60,29 @@ static int add(struct recovery *rc, const struct block_key *k)
 	return 0;
 }
 
+static int recover_entry(struct recovery *rc, int dir, const char *xx, const char *name)
+{
+	struct block_key k;
+	bool good = is_name(rc, xx, name, &k);
+	int r = -EBADMSG;
+
+	if (!rc->ix) {
+		if (good && !has_length(dir, name, &k))
+			rc->bad(&k, rc->arg);
+		return 0;
+	}
+	if (good && (!rc->lengths || has_length(dir, name, &k)))
+		r = add(rc, &k);
+	if (r != -EBADMSG && r != -EEXIST)
+		return r;
+	(void)unlinkat(dir, name, 0);
+	rc->stat.removed++;
+	return 0;
+}
+
 static int recover_dir(struct recovery *rc, int blocks, const char *xx)
 {
 	int fd = openat(blocks, xx, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), r = 0;
-	struct block_key k;
 	struct dirent *e;
 	DIR *s;
 
@@ -68,42 +94,54 @@ static int recover_dir(struct recovery *rc, int blocks, const char *xx)
 		(void)close(fd);
 		return r;
 	}
-	while (r == 0 && (errno = 0, e = readdir(s))) {
-		if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
-			continue;
-		r = is_block(rc, fd, xx, e->d_name, &k) ? add(rc, &k) : -EBADMSG;
-		if (r == -EBADMSG || r == -EEXIST) {
-			(void)unlinkat(fd, e->d_name, 0);
-			rc->stat.removed++;
-			r = 0;
-		}
-	}
+	while (r == 0 && (errno = 0, e = readdir(s)))
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
+			r = recover_entry(rc, fd, xx, e->d_name);
 	if (r == 0 && errno)
 		r = -errno;
 	(void)closedir(s);
 	return r;
 }
 
-int recover_disk(struct disk *d, struct index *ix, const struct hash128 *volume,
-		 struct recover_stat *ret)
+static int recover_from(struct recovery *rc, unsigned from, uint64_t lengths_us)
 {
-	struct recovery rc = {.disk = d, .ix = ix, .volume = volume};
 	_cleanup_(closep) int blocks = -1;
+	uint64_t end = clock_us() + lengths_us;
 	char path[DISK_PATH_MAX], xx[3];
-	int r = disk_volume_prepare(d, volume);
+	int r = 0;
 
-	if (r < 0)
-		return r;
-	disk_blocks_path(volume, path);
-	blocks = openat(d->fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	disk_blocks_path(rc->volume, path);
+	blocks = openat(rc->disk->fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
 	if (blocks < 0)
 		return -errno;
-	for (unsigned i = 0; i < 256 && r == 0; i++) {
+	for (unsigned i = from; i < RECOVER_DIRS && r == 0; i++) {
 		(void)snprintf(xx, sizeof(xx), "%02x", i);
-		r = recover_dir(&rc, blocks, xx);
+		rc->lengths = clock_us() < end;
+		r = recover_dir(rc, blocks, xx);
+		if (rc->lengths)
+			rc->stat.checked = i + 1;
 	}
+	return r;
+}
+
+int recover_disk(struct disk *d, struct index *ix, const struct hash128 *volume,
+		 uint64_t lengths_us, struct recover_stat *ret)
+{
+	struct recovery rc = {.disk = d, .ix = ix, .volume = volume};
+	int r = disk_volume_prepare(d, volume);
+
+	if (r == 0)
+		r = recover_from(&rc, 0, lengths_us);
 	if (r < 0)
 		return r;
 	*ret = rc.stat;
 	return 0;
+}
+
+int recover_lengths(struct disk *d, const struct hash128 *volume, unsigned from,
+		    void (*bad)(const struct block_key *k, void *arg), void *arg)
+{
+	struct recovery rc = {.disk = d, .volume = volume, .bad = bad, .arg = arg};
+
+	return recover_from(&rc, from, 0);
 }

@@ -90,8 +90,7 @@ static void hit(struct store *s, struct block_req *req, struct blob data)
 }
 
 /* the copy is not what the index says: out with it, said once */
-static void drop_damaged(struct store *s, struct disk *d, const struct block_key *k,
-			 const char *what)
+static void drop_damaged(struct store *s, const struct block_key *k, const char *what)
 {
 	static struct log_rate rate;
 	unsigned disk, suppressed;
@@ -102,7 +101,8 @@ static void drop_damaged(struct store *s, struct disk *d, const struct block_key
 	metric_add(s->conf.counters->damaged, 1);
 	if (log_rate_ok(&rate, 1000000, &suppressed))
 		log_warn("block %llu_%u_%u in %s is %s: dropped (suppressed=%u)",
-			 (unsigned long long)k->slice, k->index, k->size, d->dir, what, suppressed);
+			 (unsigned long long)k->slice, k->index, k->size, s->conf.disks[disk]->dir,
+			 what, suppressed);
 }
 
 static void open_job(struct workq_job *job)
@@ -128,7 +128,7 @@ static void open_job(struct workq_job *job)
 		return;
 	}
 	if (r == -ENOENT || r == -EBADMSG)
-		drop_damaged(s, j.disk, &j.key, r == -ENOENT ? "missing" : "cut short");
+		drop_damaged(s, &j.key, r == -ENOENT ? "missing" : "cut short");
 	else
 		store_disk_result(s, j.disk, "open", r);
 	miss(s, j.req);
@@ -362,13 +362,14 @@ static int recover_all(struct store *s, const struct hash128 *volume, struct rec
 	*ret = (struct recover_stat){0};
 	for (unsigned i = 0; i < s->conf.n_disks; i++) {
 		struct recover_stat st;
-		int r = recover_disk(s->conf.disks[i], s->ix, volume, &st);
+		int r = recover_disk(s->conf.disks[i], s->ix, volume, RECOVER_LENGTHS_US, &st);
 
 		if (r < 0)
 			return r;
 		ret->blocks += st.blocks;
 		ret->bytes += st.bytes;
 		ret->removed += st.removed;
+		s->conf.disks[i]->checked = st.checked;
 	}
 	return 0;
 }
@@ -475,6 +476,13 @@ struct clean_job {
 	struct store *store;
 };
 
+static void wrong_length(const struct block_key *k, void *arg)
+{
+	struct store *s = arg;
+
+	drop_damaged(s, k, "cut short");
+}
+
 static void clean_job(struct workq_job *job)
 {
 	struct clean_job *c = container_of(job, struct clean_job, job);
@@ -489,6 +497,10 @@ static void clean_job(struct workq_job *job)
 				 "volume left",
 				 s->conf.disks[i]->dir, n);
 	}
+	/* what start had no time for */
+	for (unsigned i = 0; i < s->conf.n_disks; i++)
+		(void)recover_lengths(s->conf.disks[i], &keep, s->conf.disks[i]->checked,
+				      wrong_length, s);
 	free(c);
 }
 
@@ -533,7 +545,7 @@ static void verify_job(struct workq_job *job)
 	int r = verify_block(j.disk, &j.key);
 
 	if (r == -EBADMSG || r == -ENOENT)
-		drop_damaged(j.store, j.disk, &j.key, r == -ENOENT ? "missing" : "damaged");
+		drop_damaged(j.store, &j.key, r == -ENOENT ? "missing" : "damaged");
 	else if (r < 0 && r != -ENOMEM)
 		store_disk_result(j.store, j.disk, "read", r);
 	mtx_lock(&j.store->lock);

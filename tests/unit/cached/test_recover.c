@@ -53,9 +53,10 @@ static void only_whole_blocks_in_their_place_count(void **state)
 
 	assert_int_equal(index_new(&volume_a, 1, evict_sieve_new, &ix), 0);
 	d = world_disk(w, 0);
-	assert_int_equal(recover_disk(d, ix, &volume_a, &st), 0);
+	assert_int_equal(recover_disk(d, ix, &volume_a, RECOVER_LENGTHS_US, &st), 0);
 	assert_int_equal(st.blocks, 1);
 	assert_int_equal(st.removed, 5);
+	assert_int_equal(st.checked, RECOVER_DIRS);
 	assert_int_equal(atomic_load(&d->used), disk_cost(BLOCK));
 	assert_true(index_peek(ix, &good));
 	assert_int_equal(index_count(ix), 1);
@@ -64,6 +65,47 @@ static void only_whole_blocks_in_their_place_count(void **state)
 	assert_true(there(path));
 	disk_close(d);
 	index_free(ix);
+	world_free(w);
+}
+
+static void count_bad(const struct block_key *k, void *arg)
+{
+	assert_int_equal(k->slice, 2);
+	++*(unsigned *)arg;
+}
+
+/* a million blocks: names first, lengths behind */
+static void lengths_that_start_had_no_time_for_are_found_later(void **state)
+{
+	struct world *w = world_new(64 << 20, 1);
+	struct block_key good = key_of(&volume_a, 1, BLOCK), cut = key_of(&volume_a, 2, BLOCK);
+	struct recover_stat st;
+	struct index *ix;
+	char path[320];
+	unsigned bad = 0;
+	struct disk *d;
+
+	(void)state;
+	world_close(w);
+	block_file(w, 0, &good, path);
+	make_file(path, blockfile_len(BLOCK));
+	block_file(w, 0, &cut, path);
+	make_file(path, 7);
+	assert_int_equal(index_new(&volume_a, 1, evict_sieve_new, &ix), 0);
+	d = world_disk(w, 0);
+	assert_int_equal(recover_disk(d, ix, &volume_a, 0, &st), 0);
+	assert_int_equal(st.blocks, 2);
+	assert_int_equal(st.checked, 0);
+	assert_int_equal(recover_lengths(d, &volume_a, 0, count_bad, &bad), 0);
+	assert_int_equal(bad, 1);
+	disk_close(d);
+	index_free(ix);
+	/* and in the store the block goes */
+	world_open(w);
+	make_file(path, 7);
+	store_clean(w->store);
+	assert_false(probe(w, &cut));
+	assert_true(probe(w, &good));
 	world_free(w);
 }
 
@@ -168,6 +210,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(only_whole_blocks_in_their_place_count),
+		cmocka_unit_test(lengths_that_start_had_no_time_for_are_found_later),
 		cmocka_unit_test(left_over_temporaries_go),
 		cmocka_unit_test(a_block_on_two_disks_is_kept_once),
 		cmocka_unit_test(nothing_partial_after_a_kill),
