@@ -107,8 +107,9 @@ static int umount_path(const char *dir, const struct umount_conf *conf)
 	pid_t pid;
 	int r;
 
-	if (!realpath(dir, path))
-		return cmd_error("umount", "%s: %s", dir, strerror(errno));
+	r = mount_resolve(dir, path);
+	if (r < 0)
+		return cmd_error("umount", "%s: %s", dir, strerror(-r));
 	if (!mount_find(path, &found))
 		return cmd_error("umount", "%s: nothing is mounted there", path);
 	if (strcmp(found.type, "fuse.stoke") != 0)

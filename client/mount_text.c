@@ -4,6 +4,7 @@
 #include "client/mount_text.h"
 
 #include <fcntl.h>
+#include <limits.h>
 
 #include "client/cmd.h"
 
@@ -160,6 +161,35 @@ static bool parse_line(char *line, const char *path, struct mount_found *ret)
 	f.minor = minor;
 	*ret = f;
 	return true;
+}
+
+int mount_resolve(const char *path, char *ret)
+{
+	_cleanup_(freep) char *copy = NULL;
+	char *slash, *name;
+	size_t n;
+
+	if (realpath(path, ret))
+		return 0;
+	if (errno != ENOTCONN)
+		return -errno;
+	/* its parent and its last part: a link to it is not followed then */
+	copy = strdup(path);
+	if (!copy)
+		return -ENOMEM;
+	for (n = strlen(copy); n > 1 && copy[n - 1] == '/'; n--)
+		copy[n - 1] = 0;
+	slash = strrchr(copy, '/');
+	name = slash ? slash + 1 : copy;
+	if (slash)
+		*slash = 0;
+	if (!realpath(!slash ? "." : slash == copy ? "/" : copy, ret))
+		return -errno;
+	n = strlen(ret);
+	if (n + 1 + strlen(name) >= PATH_MAX)
+		return -ENAMETOOLONG;
+	snprintf(ret + n, PATH_MAX - n, "%s%s", n > 1 ? "/" : "", name);
+	return 0;
 }
 
 bool mount_find(const char *path, struct mount_found *ret)
