@@ -58,18 +58,19 @@ static int call_request(struct call *k, uint32_t flags, enum pool_class klass)
 static void serve_get(struct call *k)
 {
 	struct worker *w = k->conn->worker;
-	uint32_t f = k->frame.flags;
-	uint32_t flags =
-		(f & FRAME_NO_FILL ? REQ_NO_FILL : 0) | (f & FRAME_PREFETCH ? REQ_PREFETCH : 0);
+	uint32_t flags = k->frame.flags & FRAME_NO_FILL ? REQ_NO_FILL : 0;
+	/* What nobody waits for yet stands in line behind demand. It is not refused when memory is
+	 * short, as a reader's own prefetch is: he would ask others for it, who would fetch it, too. */
+	enum pool_class klass = k->frame.flags & FRAME_PREFETCH ? POOL_UPLOAD : POOL_DEMAND;
 
 	/* The asker's remaining time is not put on the fetch: what is fetched serves everybody who
 	 * asks for it next, and its deadline would make another one fetch it again. He gives up by
 	 * himself. */
-	if (call_request(k, flags, f & FRAME_PREFETCH ? POOL_PREFETCH : POOL_DEMAND) < 0) {
+	if (call_request(k, flags, klass) < 0) {
 		answer_status(k, ST_NO_MEMORY, NULL);
 		return;
 	}
-	if (!(f & FRAME_NO_FILL) && !store_has(w->conf->store, &k->key))
+	if (!flags && !store_has(w->conf->store, &k->key))
 		answer_filling(k);
 	source_get(w->conf->chain, k->req, call_done, k);
 }
