@@ -9,7 +9,11 @@ local key, r, t = P .. 'c' .. ARGV[4] .. '_' .. ARGV[5], { 0 }, {}
 if call('EXISTS', P .. 'i' .. ARGV[4]) == 1 then
 	return fail(EEXIST)
 end
-for i, s in ipairs(call('LRANGE', key, 0, -1)) do
+local list = call('LRANGE', key, 0, -1)
+if #list == 0 then
+	return r
+end
+for i, s in ipairs(list) do
 	if #s == 24 and sub(s, 5, 12) == NONE then
 		r[1] = 1
 	elseif #s == 24 then

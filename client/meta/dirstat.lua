@@ -4,16 +4,17 @@ local old = done()
 if old then
 	return old
 end
-local r = {}
+local r, changed = {}, false
 for i = 4, #ARGV, 4 do
 	if call('HEXISTS', P .. 'dirUsedSpace', ARGV[i]) == 1 then
 		for j, k in ipairs({ 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }) do
 			if ARGV[i + j] ~= '0' then
 				call('HINCRBY', P .. k, ARGV[i], ARGV[i + j])
+				changed = true
 			end
 		end
 	else
 		r[#r + 1] = ARGV[i]
 	end
 end
-return finish(r)
+return changed and finish(r) or r

@@ -1,6 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The end of a session that holds nothing any more. ARGV: session -> 1
+-- The end of a session that holds nothing any more. ARGV: session, now (seconds) or '' -> 1, 0: it lives (its expiry is not before now)
 local ops, prefix = P .. '_ops', ARGV[1] .. '_'
+if ARGV[2] ~= '' then
+	local expiry = call('ZSCORE', P .. 'allSessions', ARGV[1])
+	if expiry and tonumber(expiry) > tonumber(ARGV[2]) then
+		return 0
+	end
+end
 for i, f in ipairs(call('HKEYS', ops)) do
 	if sub(f, 1, #prefix) == prefix then
 		call('HDEL', ops, f)

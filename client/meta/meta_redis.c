@@ -33,6 +33,8 @@ LUA(dircount);
 LUA(heartbeat);
 LUA(leave);
 LUA(sweep);
+LUA(gate);
+LUA(unlock);
 
 static const struct {
 	const char *name, *body;
@@ -57,6 +59,8 @@ static const struct {
 	[SC_HEARTBEAT] = {"heartbeat", lua_heartbeat, false},
 	[SC_LEAVE] = {"leave", lua_leave, false},
 	[SC_SWEEP] = {"sweep", lua_sweep, false},
+	[SC_GATE] = {"gate", lua_gate, false},
+	[SC_UNLOCK] = {"unlock", lua_unlock, false},
 };
 
 static void redis_free_engine(struct meta *m);

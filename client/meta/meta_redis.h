@@ -29,6 +29,8 @@ enum script {
 	SC_HEARTBEAT,
 	SC_LEAVE,
 	SC_SWEEP,
+	SC_GATE,
+	SC_UNLOCK,
 	SC_COUNT,
 	/* not scripts, but counted like them */
 	OP_GETATTR = SC_COUNT,
@@ -148,6 +150,14 @@ void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now,
 void stat_flush(struct meta_redis *mr, uint64_t deadline_us);
 int stat_begin(struct meta_redis *mr, uint64_t deadline_us);
 void *stat_main(void *arg);
+
+/* sessions of dead clients */
+void stale_clean(struct meta_redis *mr, uint64_t deadline_us);
+/* deletes the files without a name that session sid has open; the last close of one */
+int sustained_end(struct meta_redis *mr, uint64_t sid);
+int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode);
+/* now_sec: only if it lapsed before; 0: anyway */
+int session_leave(struct meta_redis *mr, uint64_t sid, int64_t now_sec, uint64_t deadline_us);
 
 /* deletes the data of a file whose record is gone, later */
 void delete_later(struct meta_redis *mr, uint64_t inode, uint64_t length);

@@ -78,9 +78,8 @@ int redis_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struc
 	return read_lists(redis_engine(m), inode, index, n, ret);
 }
 
-int redis_close(struct meta *m, uint64_t inode)
+int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode)
 {
-	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
 	uint64_t length;
@@ -89,7 +88,7 @@ int redis_close(struct meta *m, uint64_t inode)
 	args_init(&args, mr);
 	op_begin(mr, &args);
 	args_u64(&args, inode);
-	args_u64(&args, m->session);
+	args_u64(&args, sid);
 	r = op_eval(mr, SC_SUSTAINED, &args, &reply);
 	op_end(mr, &args);
 	if (r || !reply_is(reply_at(reply, 0), "gone"))
@@ -98,6 +97,11 @@ int redis_close(struct meta *m, uint64_t inode)
 	if (!r)
 		delete_later(mr, inode, length);
 	return r;
+}
+
+int redis_close(struct meta *m, uint64_t inode)
+{
+	return sustained_delete(redis_engine(m), m->session, inode);
 }
 
 int redis_new_slice(struct meta *m, uint64_t *ret)

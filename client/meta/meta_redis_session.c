@@ -192,6 +192,7 @@ static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
 	args_i64(&args, now.sec + (int64_t)(LAPSE_BEATS * m->conf.heartbeat_us / 1000000));
 	args_u64(&args, highest);
 	args_bytes(&args, random, sizeof(random));
+	args_text(&args, meta_setting(m)->uuid);
 	r = own_eval(mr, SC_HEARTBEAT, &args, deadline_us, &reply);
 	if (r)
 		return r;
@@ -243,6 +244,8 @@ static bool beat_wait(struct meta_redis *mr)
 	us = us - us / 20 + (uint64_t)random % (us / 10 + 1);
 	until = clock_us() + us;
 	mtx_lock(&mr->base.lock);
+	while (!mr->stopping && mr->base.gone) /* not ours any more: nothing is told to it */
+		cond_wait(&mr->wake, &mr->base.lock);
 	while (!mr->stopping && clock_left(until))
 		cond_wait_us(&mr->wake, &mr->base.lock, clock_left(until));
 	stop = mr->stopping;
@@ -269,7 +272,10 @@ static void *beat_main(void *arg)
 			log_warn("session %" PRIu64 " had lapsed: locks and unlinked open files "
 				 "of this mount were given up by others",
 				 mr->base.session);
-		if (!r && !mr->base.conf.read_only && ++beats % SWEEP_BEATS == 0)
+		if (r || mr->base.conf.read_only || mr->base.conf.no_bgjob)
+			continue;
+		stale_clean(mr, deadline);
+		if (++beats % SWEEP_BEATS == 0)
 			sweep(mr, deadline);
 	}
 	return NULL;
@@ -322,35 +328,17 @@ int redis_start(struct meta *m, struct str *err)
 	return r;
 }
 
-/* files without a name that somebody left open, ours all: their last close is now. true: nothing is
- * left */
-static bool end_sustained(struct meta_redis *mr)
-{
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	int r = redis_once(mr->own_redis, op_deadline(mr), &reply, "SMEMBERS %ssession%llu",
-			   mr->prefix, (unsigned long long)mr->base.session);
-
-	for (size_t i = 0; !r && i < reply_len(reply); i++)
-		r = redis_close(&mr->base, (uint64_t)reply_int(reply_at(reply, i)));
-	return !r;
-}
-
 static void session_end(struct meta_redis *mr)
 {
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	bool clean = end_sustained(mr);
-	struct args args;
-	int r;
+	int unclean = sustained_end(mr, mr->base.session), r;
 
 	/* what was begun is ended, for as long as an operation may take */
 	__atomic_store_n(&mr->delete_until_us, op_deadline(mr), __ATOMIC_RELAXED);
 	workq_free(mr->deletes);
 	mr->deletes = NULL;
-	if (!clean)
+	if (unclean)
 		return; /* whoever finds the lapsed session does the rest */
-	args_init(&args, mr);
-	args_u64(&args, mr->base.session);
-	r = own_eval(mr, SC_LEAVE, &args, op_deadline(mr), &reply);
+	r = session_leave(mr, mr->base.session, 0, op_deadline(mr));
 	if (r)
 		log_warn("session %" PRIu64 " stays until it lapses: %s", mr->base.session,
 			 strerror(-r));
@@ -370,6 +358,9 @@ void redis_stop(struct meta *m)
 	if (mr->stat_running)
 		pthread_join(mr->stat_thread, NULL); /* flushes before it ends */
 	mr->beat_running = mr->stat_running = false;
-	if (m->session)
+	if (m->session && !m->gone)
 		session_end(mr);
+	__atomic_store_n(&mr->delete_until_us, 1, __ATOMIC_RELAXED);
+	workq_free(mr->deletes);
+	mr->deletes = NULL;
 }

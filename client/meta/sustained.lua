@@ -11,7 +11,7 @@ if a == false then
 end
 if not a or u32(a, NLINK) > 0 then
 	call('SREM', session, ino)
-	return finish({ 'kept' })
+	return { 'kept' }
 end
 local length = field(a, LENGTH)
 account(-pages(length), -1)

@@ -312,6 +312,29 @@ static void a_volume_that_is_gone_takes_no_more_writes(void **state)
 	close_meta(m);
 }
 
+static void another_volume_in_the_same_database_is_left_alone(void **state)
+{
+	struct meta_conf conf = test_conf();
+	struct meta *m;
+	struct attr a;
+	uint64_t x;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	conf.heartbeat_us = 100000;
+	m = open_redis_conf(&conf, NULL);
+	told = 0;
+	meta_set_changed(m, on_changed, NULL);
+	fresh_volume(0); /* destroyed and formatted again under the same name */
+	for (int i = 0; i < 500 && __atomic_load_n(&told, __ATOMIC_ACQUIRE) != 2; i++)
+		usleep(10000);
+	assert_int_equal(told, 2);
+	assert_int_equal(meta_mknod(m, &root_ctx, 1, "d", INODE_FILE, 0, 0, 0, "", &x, &a), -EIO);
+	close_meta(m);
+	assert_int_equal(raw_int("EXISTS allSessions sessionInfos _ops _gen nextinode"), 0);
+}
+
 static void a_quota_or_a_new_setting_ends_writing_by_name(void **state)
 {
 	struct meta_conf conf = test_conf();
@@ -458,6 +481,43 @@ static void a_big_directory_lists_each_name_once(void **state)
 	assert_int_equal(d->entries[24999].inode, 9);
 	meta_dir_free(d);
 	close_meta(m);
+}
+
+static void a_lapsed_sessions_locks_and_unlinked_files_are_given_up(void **state)
+{
+	struct meta_conf conf = test_conf();
+	struct deleted d = {0};
+	struct slice s = {.size = 10, .len = 10};
+	struct meta *dead, *m;
+	struct chunk_list l;
+	struct attr a;
+	uint64_t inode;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	dead = open_redis(NULL);
+	inode = make(dead, "f", INODE_FILE);
+	assert_int_equal(meta_open(dead, &root_ctx, inode, O_RDWR, &l), 0);
+	chunk_list_fini(&l);
+	assert_int_equal(meta_new_slice(dead, &s.id), 0);
+	assert_int_equal(meta_write(dead, inode, 0, &s, time_of(1, 1), &a), 0);
+	assert_int_equal(meta_unlink(dead, &root_ctx, 1, "f"), 0);
+	raw_run("HSET lockf9 1_00000000000000AB W 2_00000000000000AB R 11_00000000000000AB R");
+	raw_run("SADD locked1 lockf9 lockp9");
+	raw_run("ZADD allSessions 1000 1");
+	conf.heartbeat_us = 50000;
+	m = open_redis_conf(&conf, &d);
+	for (int i = 0; i < 500 && raw_int("HEXISTS sessionInfos 1"); i++)
+		usleep(10000);
+	assert_int_equal(raw_int("EXISTS session1 locked1 i2"), 0);
+	assert_int_equal(raw_int("HLEN lockf9"), 2); /* those of 2 and 11 */
+	assert_int_equal(raw_int("ZCARD allSessions"), 1);
+	assert_int_equal(raw_int("GET totalInodes"), 0);
+	close_meta(m);
+	assert_int_equal(d.n, 1);
+	assert_int_equal(raw_int("EXISTS c2_0 delfiles sliceRef"), 0);
+	close_meta(dead);
 }
 
 /* --- lost answers --- */
@@ -623,12 +683,14 @@ int main(void)
 		cmocka_unit_test(a_database_that_went_back_changes_the_volume_id),
 		cmocka_unit_test(another_generation_makes_a_write_stale_once),
 		cmocka_unit_test(a_volume_that_is_gone_takes_no_more_writes),
+		cmocka_unit_test(another_volume_in_the_same_database_is_left_alone),
 		cmocka_unit_test(a_quota_or_a_new_setting_ends_writing_by_name),
 		cmocka_unit_test(a_reader_of_a_volume_without_generation_uses_no_group),
 		cmocka_unit_test(a_file_open_here_lives_until_its_last_close),
 		cmocka_unit_test(entries_of_dead_sessions_leave_ops),
 		cmocka_unit_test(more_open_files_than_a_script_is_told),
 		cmocka_unit_test(a_big_directory_lists_each_name_once),
+		cmocka_unit_test(a_lapsed_sessions_locks_and_unlinked_files_are_given_up),
 		cmocka_unit_test(operations_whose_answers_are_lost_are_done_once),
 		cmocka_unit_test(a_server_that_does_not_answer_is_eio_after_the_timeout),
 		cmocka_unit_test(truncations_are_the_vectors),

@@ -1,0 +1,14 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Locks of a dead session in one lock key. ARGV: session, key (as it lies in locked{sid}) -> number of locks removed
+local n, prefix = 0, ARGV[1] .. '_'
+local t = redis.call('TYPE', ARGV[2])
+if (t.ok or t) == 'hash' then
+	for i, f in ipairs(call('HKEYS', ARGV[2])) do
+		if sub(f, 1, #prefix) == prefix then
+			call('HDEL', ARGV[2], f)
+			n = n + 1
+		end
+	end
+end
+call('SREM', P .. 'locked' .. ARGV[1], ARGV[2])
+return n
