@@ -106,18 +106,14 @@ static int make_pool(struct mount *m, struct str *err)
 
 /* --- metadata and object store --- */
 
+/* the engine has said so; connections to the group greet with the new id from now on */
 static void volume_moved(void *arg, bool gone)
 {
 	struct mount *m = arg;
+	struct hash128 id = meta_volume_id(m->meta);
 
-	if (gone)
-		log_error("the volume was removed from the database under this mount: writes fail "
-			  "from now on");
-	else
-		log_warn("the volume's generation changed (loaded from a dump, or failed over): "
-			 "blocks are cached under a "
-			 "new id from now on, those in the group are not used");
-	(void)m;
+	if (!gone && m->peers)
+		peers_set_volume(m->peers, &id);
 }
 
 static int open_meta(struct mount *m, struct str *err)

@@ -468,6 +468,13 @@ static void nothing(void *arg)
 	(void)arg;
 }
 
+void peers_set_volume(struct peers *ps, const struct hash128 *volume)
+{
+	mtx_lock(&ps->lock);
+	ps->conf.id.volume = *volume;
+	mtx_unlock(&ps->lock);
+}
+
 void peers_free(struct peers *ps)
 {
 	struct list_node *n;

@@ -33,6 +33,8 @@ struct peers_conf {
 int peers_new(const struct peers_conf *conf, struct peers **ret);
 /* closes; calls in flight end with -ECANCELED. Nobody may use p any more; not on one of the loops.
  * NULL is fine */
+/* the volume's id from now on, for handshakes to come; connections that are open stay. Any thread */
+void peers_set_volume(struct peers *p, const struct hash128 *volume);
 void peers_free(struct peers *p);
 /* addr: host or absolute socket path; found or made. NULL: no memory or more than
  * CLUSTER_MEMBERS_MAX */

@@ -198,7 +198,11 @@ void conn_update_watch(struct peer_conn *c)
 
 static void conn_hello_id(const struct peer_conn *c, struct hello_id *ret)
 {
-	*ret = c->peer->peers->conf.id;
+	struct peers *ps = c->peer->peers;
+
+	mtx_lock(&ps->lock); /* the volume's id may move */
+	*ret = ps->conf.id;
+	mtx_unlock(&ps->lock);
 	if (c->peer->local)
 		ret->secret = NULL;
 }
