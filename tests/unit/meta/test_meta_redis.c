@@ -335,6 +335,61 @@ static void another_volume_in_the_same_database_is_left_alone(void **state)
 	assert_int_equal(raw_int("EXISTS allSessions sessionInfos _ops _gen nextinode"), 0);
 }
 
+static void a_changed_setting_counts_from_the_next_heartbeat_on(void **state)
+{
+	struct meta_conf conf = test_conf();
+	const struct setting *first;
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	conf.heartbeat_us = 50000;
+	m = open_redis_conf(&conf, NULL);
+	first = meta_setting(m);
+	assert_int_equal(first->trash_days, 0);
+	make(m, "a", INODE_FILE);
+	raw_run("EVAL "
+		"return\tredis.call('SET','setting',(string.gsub(redis.call('GET','setting'),"
+		"'\"TrashDays\":.0','\"TrashDays\":2'))) 0");
+	for (int i = 0; i < 500 && meta_setting(m)->trash_days == 0; i++)
+		usleep(10000);
+	assert_int_equal(meta_setting(m)->trash_days, 2);
+	assert_int_equal(first->trash_days, 0); /* pointers handed out stay good */
+	raw_run("SETNX i9223372032828243968 x");
+	assert_int_equal(meta_unlink(m, &root_ctx, 1, "a"), 0);
+	assert_int_equal(raw_int("HLEN d9223372032828243969"), 1);
+	close_meta(m);
+}
+
+static void sessions_are_told_as_json(void **state)
+{
+	struct str out = STR_INIT;
+	struct meta *m;
+	json_t *list, *o;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_redis(NULL);
+	raw_run("ZADD allSessions 2000000000 77"); /* one without information */
+	assert_int_equal(meta_sessions_json(raw, soon(), &out), 0);
+	list = json_loads(str_c(&out), 0, NULL);
+	assert_int_equal(json_array_size(list), 2);
+	o = json_array_get(list, 0);
+	assert_int_equal(json_integer_value(json_object_get(o, "Sid")), 1);
+	assert_string_equal(json_string_value(json_object_get(o, "MountPoint")), "/mnt/test");
+	assert_int_equal(
+		strncmp(json_string_value(json_object_get(o, "Version")), "1.5.0-stoke", 11), 0);
+	assert_int_equal(json_integer_value(json_object_get(o, "ProcessID")), getpid());
+	/* RFC 3339 with nanoseconds, or JuiceFS drops the session */
+	assert_int_equal(strlen(json_string_value(json_object_get(o, "MountTime"))), 30);
+	assert_int_equal(json_integer_value(json_object_get(json_array_get(list, 1), "Sid")), 77);
+	json_decref(list);
+	str_fini(&out);
+	close_meta(m);
+}
+
 static void a_quota_or_a_new_setting_ends_writing_by_name(void **state)
 {
 	struct meta_conf conf = test_conf();
@@ -684,6 +739,8 @@ int main(void)
 		cmocka_unit_test(another_generation_makes_a_write_stale_once),
 		cmocka_unit_test(a_volume_that_is_gone_takes_no_more_writes),
 		cmocka_unit_test(another_volume_in_the_same_database_is_left_alone),
+		cmocka_unit_test(a_changed_setting_counts_from_the_next_heartbeat_on),
+		cmocka_unit_test(sessions_are_told_as_json),
 		cmocka_unit_test(a_quota_or_a_new_setting_ends_writing_by_name),
 		cmocka_unit_test(a_reader_of_a_volume_without_generation_uses_no_group),
 		cmocka_unit_test(a_file_open_here_lives_until_its_last_close),
