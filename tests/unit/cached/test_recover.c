@@ -159,6 +159,15 @@ static void filler(struct world *w)
 	}
 }
 
+/* goes on in a directory that others have used */
+static void settle_in(struct world *w, const char *dir)
+{
+	world_close(w);
+	(void)nftw(w->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	(void)snprintf(w->dir, sizeof(w->dir), "%s", dir);
+	world_open(w);
+}
+
 static void nothing_partial_after_a_kill(void **state)
 {
 	char dir[] = "/tmp/stoke-cached-kill-XXXXXX";
@@ -175,18 +184,14 @@ static void nothing_partial_after_a_kill(void **state)
 		assert_true(pid >= 0);
 		if (pid == 0) {
 			w = world_new(64 << 20, 1);
-			world_close(w);
-			(void)snprintf(w->dir, sizeof(w->dir), "%s", dir);
-			world_open(w);
+			settle_in(w, dir);
 			filler(w);
 		}
 		nanosleep(&some, NULL);
 		assert_int_equal(kill(pid, SIGKILL), 0);
 		assert_int_equal(waitpid(pid, &status, 0), pid);
 		w = world_new(64 << 20, 1);
-		world_close(w);
-		(void)snprintf(w->dir, sizeof(w->dir), "%s", dir);
-		world_open(w);
+		settle_in(w, dir);
 		for (uint64_t i = 0; i < 200; i++) {
 			struct block_key k = key_of(&volume_a, i, BLOCK);
 			int r = get(w, &k, 0, BLOCK, REQ_NO_FILL, NULL); /* checks the bytes */
