@@ -15,6 +15,9 @@
  *after an answer had freed it: hence INTERRUPTED_EARLY. */
 #include "client/fuse_job.h"
 
+#include <fcntl.h>
+#include <signal.h>
+
 #include "common/clock.h"
 
 static _Thread_local bool registering;
@@ -75,11 +78,43 @@ static void interrupted(fuse_req_t req, void *data)
 		fuse_reply_err(req, EINTR);
 }
 
+/* SIGKILL is pending: also what the kernel makes of any other signal that ends the process */
+static bool is_killed(uint32_t pid)
+{
+	static const char *const keys[] = {"\nSigPnd:\t", "\nShdPnd:\t"};
+	char name[32], text[4096];
+	_cleanup_(closep) int fd = -1;
+	ssize_t n;
+
+	/* 0: it lives in another pid namespace */
+	if (!pid)
+		return false;
+	snprintf(name, sizeof(name), "/proc/%u/status", pid);
+	fd = open(name, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (n <= 0)
+		return false;
+	text[n] = 0;
+	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+		const char *p = strstr(text, keys[i]);
+
+		if (p && (strtoull(p + strlen(keys[i]), NULL, 16) & (UINT64_C(1) << (SIGKILL - 1))))
+			return true;
+	}
+	return false;
+}
+
+static void interrupted_killed(fuse_req_t req, void *data)
+{
+	if (is_killed(((struct job *)data)->ctx.pid))
+		interrupted(req, data);
+}
+
 /* false: it was interrupted before and is answered */
-static bool watch(struct job *j)
+static bool watch(struct job *j, void (*fn)(fuse_req_t req, void *data))
 {
 	registering = true;
-	fuse_req_interrupt_func(j->req, interrupted, j);
+	fuse_req_interrupt_func(j->req, fn, j);
 	registering = false;
 	if (__atomic_load_n(&j->state, __ATOMIC_ACQUIRE) != JOB_INTERRUPTED_EARLY)
 		return true;
@@ -96,18 +131,29 @@ static void drop(struct job *j)
 	__atomic_sub_fetch(&f->live, 1, __ATOMIC_RELEASE);
 }
 
+bool job_watch_killed(struct job *j)
+{
+	return watch(j, interrupted_killed);
+}
+
+bool job_take(struct job *j)
+{
+	if (!step(j, JOB_TAKEN)) {
+		drop(j);
+		return false;
+	}
+	fuse_req_interrupt_func(j->req, NULL, NULL);
+	return true;
+}
+
 /* --- queue --- */
 
 static void run_job(struct workq_job *work)
 {
 	struct job *j = container_of(work, struct job, work);
 
-	if (!step(j, JOB_TAKEN)) {
-		drop(j);
-		return;
-	}
-	fuse_req_interrupt_func(j->req, NULL, NULL);
-	j->run(j);
+	if (job_take(j))
+		j->run(j);
 }
 
 static void push(struct job *j)
@@ -115,18 +161,14 @@ static void push(struct job *j)
 	j->work.fn = run_job;
 	if (workq_push(j->f->conf.meta, &j->work) == 0)
 		return;
-	if (step(j, JOB_TAKEN)) {
-		fuse_req_interrupt_func(j->req, NULL, NULL);
+	if (job_take(j))
 		job_reply_err(j, -EAGAIN);
-	} else {
-		drop(j);
-	}
 }
 
 void job_queue(struct job *j, void (*run)(struct job *j))
 {
 	j->run = run;
-	if (watch(j))
+	if (watch(j, interrupted))
 		push(j);
 }
 
@@ -139,18 +181,15 @@ static void flushed(struct vfs_io *io, int status, const struct iovec *iov, int 
 	(void)total;
 	if (status == 0) {
 		push(j);
-	} else if (step(j, JOB_TAKEN)) {
-		fuse_req_interrupt_func(j->req, NULL, NULL);
+	} else if (job_take(j)) {
 		job_reply_err(j, status);
-	} else {
-		drop(j);
 	}
 }
 
 void job_queue_flushed(struct job *j, uint64_t inode, void (*run)(struct job *j))
 {
 	j->run = run;
-	if (!watch(j))
+	if (!watch(j, interrupted))
 		return;
 	j->io.done = flushed;
 	vfs_flush_inode(j->f->conf.vfs, inode, &j->io);

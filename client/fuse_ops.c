@@ -392,6 +392,8 @@ static void read_done(struct vfs_io *io, int status, const struct iovec *iov, in
 {
 	struct job *j = container_of(io, struct job, io);
 
+	if (!job_take(j))
+		return;
 	if (status < 0)
 		job_reply_err(j, status);
 	else
@@ -412,7 +414,8 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	j->io.off = j->off;
 	j->io.len = (uint32_t)size;
 	j->io.done = read_done;
-	vfs_read(&j->io);
+	if (job_watch_killed(j))
+		vfs_read(&j->io);
 }
 
 static void write_done(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total)
@@ -494,6 +497,11 @@ static void do_release(struct job *j)
 	job_reply_err(j, 0);
 }
 
+static void release_idle(struct handle *h)
+{
+	job_queue_always(h->idle_arg, do_release);
+}
+
 static void release_flushed(struct vfs_io *io, int status, const struct iovec *iov, int n,
 			    size_t total)
 {
@@ -501,7 +509,7 @@ static void release_flushed(struct vfs_io *io, int status, const struct iovec *i
 	(void)iov;
 	(void)n;
 	(void)total;
-	job_queue_always(container_of(io, struct job, io), do_release);
+	vfs_when_idle(io->h, release_idle, container_of(io, struct job, io));
 }
 
 static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

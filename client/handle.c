@@ -93,6 +93,41 @@ void handle_free(struct handles *t, struct handle *h)
 	free(h);
 }
 
+void handle_read_begin(struct handles *t, struct handle *h)
+{
+	mtx_lock(&t->lock);
+	h->reads++;
+	mtx_unlock(&t->lock);
+}
+
+void handle_read_end(struct handles *t, struct handle *h)
+{
+	void (*idle)(struct handle * h) = NULL;
+
+	mtx_lock(&t->lock);
+	assert(h->reads > 0);
+	if (--h->reads == 0)
+		idle = TAKE_PTR(h->idle);
+	mtx_unlock(&t->lock);
+	if (idle)
+		idle(h);
+}
+
+void handle_when_idle(struct handles *t, struct handle *h, void (*idle)(struct handle *h),
+		      void *arg)
+{
+	bool now;
+
+	mtx_lock(&t->lock);
+	h->idle_arg = arg;
+	now = h->reads == 0;
+	if (!now)
+		h->idle = idle;
+	mtx_unlock(&t->lock);
+	if (now)
+		idle(h);
+}
+
 bool handles_inode_open(struct handles *t, uint64_t inode)
 {
 	bool open;

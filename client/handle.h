@@ -29,6 +29,9 @@ struct handle {
 	uint64_t dir_us;	/* when that was asked for */
 	uint64_t dir_parent;
 	struct ifile *internal;
+	unsigned reads;			/* under way; under the table's lock, as idle */
+	void (*idle)(struct handle *h); /* to be called when they have ended */
+	void *idle_arg;
 };
 
 struct handles {
@@ -47,6 +50,13 @@ struct handle *handle_new(struct handles *t, struct vfs *v, enum handle_kind kin
 			  int flags);
 /* out of the table and freed; what hangs on it was given up by the caller */
 void handle_free(struct handles *t, struct handle *h);
+/* A read may outlive the kernel's wish to wait for it (its asker was killed), and so the release: */
+void handle_read_begin(struct handles *t, struct handle *h);
+/* h may be gone afterwards */
+void handle_read_end(struct handles *t, struct handle *h);
+/* idle(h) runs once no read is under way, at once or in the thread that ends the last one; at most one idle a handle */
+void handle_when_idle(struct handles *t, struct handle *h, void (*idle)(struct handle *h),
+		      void *arg);
 bool handles_inode_open(struct handles *t, uint64_t inode);
 /* any handle that is left, for the end of the mount; NULL: none */
 struct handle *handles_any(struct handles *t);

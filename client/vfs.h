@@ -91,6 +91,8 @@ int vfs_open_internal(struct vfs *v, const struct meta_ctx *c, uint64_t inode, i
 		      struct handle **ret);
 /* blocks; what was written through h was flushed. h is gone. */
 void vfs_release(struct handle *h);
+/* before vfs_release: then(h) runs when no read uses h any more, with h->idle_arg set to arg; any thread, maybe at once */
+void vfs_when_idle(struct handle *h, void (*then)(struct handle *h), void *arg);
 int vfs_opendir(struct vfs *v, uint64_t inode, struct handle **ret);
 
 /* blocks: reads the directory anew (offset 0) */
@@ -118,6 +120,7 @@ struct vfs_io {
 	struct write_op write;
 	struct flush_op flush;
 	struct wfile *held;
+	void (*asker)(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total);
 	struct list_node link;
 	uint64_t since_us;
 };

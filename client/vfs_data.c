@@ -80,8 +80,10 @@ void vfs_flush(struct vfs_io *io, bool report)
 static void read_done(struct read_op *op, int status, const struct iovec *iov, int n, size_t total)
 {
 	struct vfs_io *io = container_of(op, struct vfs_io, read);
+	struct handle *h = io->h;
 
 	io->done(io, status, iov, n, total);
+	handle_read_end(&h->vfs->handles, h);
 }
 
 static void read_start(struct vfs_io *io)
@@ -97,9 +99,18 @@ static void read_flushed(struct flush_op *op, int status)
 
 	wfile_put(TAKE_PTR(io->held));
 	if (status < 0)
-		finish(io, status);
+		read_done(&io->read, status, NULL, 0, 0);
 	else
 		read_start(io);
+}
+
+static void internal_done(struct vfs_io *io, int status, const struct iovec *iov, int n,
+			  size_t total)
+{
+	struct handle *h = io->h;
+
+	io->asker(io, status, iov, n, total);
+	handle_read_end(&h->vfs->handles, h);
 }
 
 void vfs_read(struct vfs_io *io)
@@ -108,6 +119,9 @@ void vfs_read(struct vfs_io *io)
 	struct wfile *f;
 
 	if (h->kind == HANDLE_INTERNAL) {
+		handle_read_begin(&h->vfs->handles, h);
+		io->asker = io->done;
+		io->done = internal_done;
 		internal_read(h->internal, io);
 		return;
 	}
@@ -115,6 +129,7 @@ void vfs_read(struct vfs_io *io)
 		finish(io, h->kind == HANDLE_DIR ? -EISDIR : -EBADF);
 		return;
 	}
+	handle_read_begin(&h->vfs->handles, h);
 	f = dirty_file(h->vfs, h->inode);
 	if (f)
 		flush(io, f, false, read_flushed);

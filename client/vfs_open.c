@@ -148,6 +148,11 @@ int vfs_open_internal(struct vfs *v, const struct meta_ctx *c, uint64_t inode, i
 	return 0;
 }
 
+void vfs_when_idle(struct handle *h, void (*then)(struct handle *h), void *arg)
+{
+	handle_when_idle(&h->vfs->handles, h, then, arg);
+}
+
 void vfs_release(struct handle *h)
 {
 	struct vfs *v = h->vfs;

@@ -520,6 +520,49 @@ static void labels_of_the_kernel_are_never_stored(void **state)
 	stop(&w);
 }
 
+static void release_idle(struct handle *h)
+{
+	struct waited *w = h->idle_arg;
+
+	vfs_release(h);
+	waited_done(w, 0);
+}
+
+/* its asker was killed, so the kernel did not wait for the read before it sent the release */
+static void a_release_waits_for_a_read_that_nobody_waits_for(void **state)
+{
+	struct an_io a = {.io = {.len = 5, .done = io_done}};
+	struct waited idle;
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+	char buf[8];
+	bool done, keep;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, "12345", 5), 5);
+	close_handle(h);
+	assert_int_equal(vfs_open(w.v, &root, inode, O_RDONLY, &h, &keep), 0);
+	w.e.store->delay_us = 100000;
+	waited_init(&a.w);
+	waited_init(&idle);
+	a.w.to = (unsigned char *)buf;
+	a.io.h = h;
+	vfs_read(&a.io);
+	vfs_when_idle(h, release_idle, &idle);
+	mtx_lock(&idle.lock);
+	done = idle.done;
+	mtx_unlock(&idle.lock);
+	assert_false(done);
+	assert_int_equal(waited_wait(&a.w), 0);
+	assert_int_equal(a.w.total, 5);
+	assert_int_equal(waited_wait(&idle), 0);
+	assert_int_equal(vfs_open_handles(w.v), 0);
+	stop(&w);
+}
+
 static void an_upload_that_failed_is_told_at_close(void **state)
 {
 	struct world w;
@@ -552,6 +595,7 @@ int main(void)
 		cmocka_unit_test(a_changed_inode_is_listed_without_attributes),
 		cmocka_unit_test(a_read_only_mount_changes_nothing),
 		cmocka_unit_test(labels_of_the_kernel_are_never_stored),
+		cmocka_unit_test(a_release_waits_for_a_read_that_nobody_waits_for),
 		cmocka_unit_test(an_upload_that_failed_is_told_at_close),
 	};
 
