@@ -387,8 +387,15 @@ static void stream_whose_block_was_pushed_out_gets_it_whole_again(void **state)
 	env_start(&e, BS, 64 * BS, CODEC_NONE, 8 * BS);
 	id = env_put_slice(&e, 0, 0, data, sizeof(data));
 	assert_int_equal(env_read(&e, 0, back, sizeof(back)), sizeof(back));
+	/* the read is answered before its stream's next block is asked for */
+	for (unsigned tries = 0, gets = 0; gets < 2; tries++) {
+		assert_true(tries < 5000);
+		usleep(1000);
+		mtx_lock(&e.store->lock);
+		gets = e.store->gets;
+		mtx_unlock(&e.store->lock);
+	}
 	req_env_drain(&e.env);
-	assert_true(e.store->gets >= 2 && e.store->got_bytes >= 2 * BS);
 	volume = meta_volume_id(e.m);
 	block_key_init(&key, &volume, id, 1, BS);
 	source_drop(e.chain, req_new(&e.env, &key, 0, BS, 0, POOL_DEMAND), dropped, NULL);
@@ -396,9 +403,10 @@ static void stream_whose_block_was_pushed_out_gets_it_whole_again(void **state)
 	for (uint32_t off = BS; off < BS + BS / 2; off += sizeof(back)) {
 		assert_int_equal(env_read(&e, off, back, sizeof(back)), sizeof(back));
 		assert_memory_equal(back, data + off, sizeof(back));
+		usleep(10000);
 		req_env_drain(&e.env);
 	}
-	/* the range, the block, and the one block behind that was not planned before */
+	/* the range, the block, and the two behind that were not planned before: not a range a read */
 	assert_in_range(e.store->gets, 2, 2 + 2);
 	env_stop(&e);
 }
