@@ -23,6 +23,7 @@
 #include "common/object/crypt.h"
 #include "common/thread.h"
 
+#define HOUR_US UINT64_C(3600000000)
 enum { LAPSE_BEATS = 5, SWEEP_BEATS = 256 };
 
 static void add_addresses(json_t *list)
@@ -257,6 +258,7 @@ static void *beat_main(void *arg)
 {
 	struct meta_redis *mr = arg;
 	static struct log_rate rate;
+	uint64_t hourly = clock_us() + HOUR_US;
 	unsigned beats = 0, quiet;
 	bool unknown;
 
@@ -275,6 +277,10 @@ static void *beat_main(void *arg)
 		if (r || mr->base.conf.read_only || mr->base.conf.no_bgjob)
 			continue;
 		stale_clean(mr, deadline);
+		if (clock_us() >= hourly) {
+			hourly = clock_us() + HOUR_US;
+			files_clean(mr, HOUR_US / 1000000, deadline);
+		}
 		if (++beats % SWEEP_BEATS == 0)
 			sweep(mr, deadline);
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions whose client is gone: their locks are given up and their unlinked open files deleted, as JuiceFS does with its own and ours. One client a
+/* What clients that are gone left behind. Deleted files whose data nobody deleted: each hour, those older than an hour (lastCleanupFiles).
+ * Sessions: their locks are given up and their unlinked open files deleted, as JuiceFS does with its own and ours. One client a
  * period does it (the stamp lastCleanupSessions). Thread: the heartbeat's, over the engine's own connections. */
 #include "client/meta/meta_redis.h"
 
@@ -7,8 +8,9 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/parse.h"
 
-enum { STALE_MAX = 1000 };
+enum { STALE_MAX = 1000, HOUR = 3600 };
 
 static int unlock_all(struct meta_redis *mr, uint64_t sid, uint64_t deadline_us)
 {
@@ -58,15 +60,16 @@ int session_leave(struct meta_redis *mr, uint64_t sid, int64_t now_sec, uint64_t
 	return own_eval(mr, SC_LEAVE, &args, deadline_us, &reply);
 }
 
-static bool gate(struct meta_redis *mr, int64_t now_sec, uint64_t deadline_us)
+static bool gate(struct meta_redis *mr, const char *stamp, int64_t now_sec, uint64_t period_us,
+		 uint64_t deadline_us)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
 
 	args_init(&args, mr);
-	args_text(&args, "lastCleanupSessions");
+	args_text(&args, stamp);
 	args_i64(&args, now_sec);
-	args_u64(&args, mr->base.conf.heartbeat_us * 9 / 10000000);
+	args_u64(&args, period_us * 9 / 10000000);
 	return own_eval(mr, SC_GATE, &args, deadline_us, &reply) == 0 && reply_int(reply) == 1;
 }
 
@@ -76,7 +79,7 @@ void stale_clean(struct meta_redis *mr, uint64_t deadline_us)
 	struct time_ns now;
 
 	clock_real(&now.sec, &now.nsec);
-	if (!gate(mr, now.sec, deadline_us))
+	if (!gate(mr, "lastCleanupSessions", now.sec, mr->base.conf.heartbeat_us, deadline_us))
 		return;
 	if (redis_once(mr->own_redis, deadline_us, &reply,
 		       "ZRANGEBYSCORE %sallSessions -inf %lld LIMIT 0 %d", mr->prefix,
@@ -98,5 +101,43 @@ void stale_clean(struct meta_redis *mr, uint64_t deadline_us)
 				 strerror(-r));
 		else
 			log_info("lapsed session %" PRIu64 " cleaned up", sid);
+	}
+}
+
+/* "{inode}:{length}"; anything else is an old client's, and stays */
+static bool delfile_parse(const char *p, size_t n, uint64_t *ret_inode, uint64_t *ret_length)
+{
+	char text[44], *colon;
+
+	if (!p || n >= sizeof(text))
+		return false;
+	memcpy(text, p, n + 1);
+	colon = strchr(text, ':');
+	if (!colon)
+		return false;
+	*colon = '\0';
+	return parse_u64(text, UINT64_MAX, ret_inode) == 0 &&
+	       parse_u64(colon + 1, FILE_LENGTH_MAX, ret_length) == 0;
+}
+
+void files_clean(struct meta_redis *mr, uint64_t age_sec, uint64_t deadline_us)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint64_t inode, length;
+	struct time_ns now;
+
+	clock_real(&now.sec, &now.nsec);
+	if (!gate(mr, "lastCleanupFiles", now.sec, UINT64_C(1000000) * HOUR, deadline_us))
+		return;
+	if (redis_once(mr->own_redis, deadline_us, &reply,
+		       "ZRANGEBYSCORE %sdelfiles -inf %lld LIMIT 0 %d", mr->prefix,
+		       (long long)(now.sec - (int64_t)age_sec), STALE_MAX))
+		return;
+	for (size_t i = 0; i < reply_len(reply); i++) {
+		size_t n;
+		const char *p = reply_text(reply_at(reply, i), &n);
+
+		if (delfile_parse(p, n, &inode, &length))
+			delete_later(mr, inode, length);
 	}
 }

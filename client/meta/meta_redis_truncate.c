@@ -149,6 +149,21 @@ static int truncation_check(const struct truncation *t)
 	return 0;
 }
 
+static int truncation_fits(struct meta_redis *mr, const struct truncation *t, struct redis_conn *c,
+			   uint64_t deadline)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int64_t more = (int64_t)(align4k(t->length) - align4k(t->before.length));
+	int r;
+
+	if (!t->capacity || more <= 0)
+		return 0;
+	r = redis_cmd(c, deadline, &reply, "GET %susedSpace", mr->prefix);
+	if (r)
+		return r;
+	return reply_int(reply) + more > (int64_t)t->capacity ? -ENOSPC : 0;
+}
+
 /* -EAGAIN: somebody else changed the file */
 static int truncation_try(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
 			  const struct args *op, uint64_t deadline)
@@ -175,6 +190,9 @@ static int truncation_try(struct meta_redis *mr, struct truncation *t, struct re
 	t->after = t->before;
 	if (t->before.length == t->length)
 		return 0;
+	r = truncation_fits(mr, t, c, deadline);
+	if (r)
+		return r;
 	t->after.length = t->length;
 	t->after.mtime = t->after.ctime = op->now;
 	truncation_place(t);

@@ -177,6 +177,9 @@ static void a_limit_of_the_volume_is_enospc(void **state)
 	assert_int_equal(meta_truncate(m, &root_ctx, inode, 100000, false, &a), 0);
 	make(m, "b", INODE_FILE);
 	make(m, "c", INODE_DIR);
+	/* in steps, too */
+	assert_int_equal(meta_truncate(m, &root_ctx, inode, UINT64_C(2000) * CHUNK_SIZE, false, &a),
+			 -ENOSPC);
 	assert_int_equal(meta_mknod(m, &root_ctx, 1, "d", INODE_FILE, 0, 0, 0, "", &x, &a),
 			 -ENOSPC);
 	assert_int_equal(raw_int("GET totalInodes"), 3);
@@ -575,6 +578,29 @@ static void a_lapsed_sessions_locks_and_unlinked_files_are_given_up(void **state
 	close_meta(dead);
 }
 
+static void data_of_files_deleted_long_ago_is_deleted(void **state)
+{
+	struct deleted d = {0};
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_redis(&d);
+	/* a list of one slice (id 5, size 10) of an inode that is gone; a file that may still be at work; an old client's member */
+	raw_run("EVAL return\tredis.call('RPUSH','c9_0',string.rep('\\0',11)..'\\5\\0\\0\\0\\10'.."
+		"string.rep('\\0',7)..'\\10') 0");
+	raw_run("ZADD delfiles 1000 9:10 99999999999 10:10 1000 11");
+	files_clean(redis_engine(m), 3600, soon());
+	files_clean(redis_engine(m), 3600, soon()); /* once an hour */
+	meta_stop(m);
+	assert_int_equal(raw_int("ZCARD delfiles"), 2);
+	assert_int_equal(raw_int("EXISTS c9_0 sliceRef"), 0);
+	assert_int_equal(d.n, 1);
+	assert_int_equal(d.sum, 5 * 1000003 + 10);
+	meta_free(m);
+}
+
 /* --- lost answers --- */
 
 enum { WORKERS = 4, FILES = 150 };
@@ -748,6 +774,7 @@ int main(void)
 		cmocka_unit_test(more_open_files_than_a_script_is_told),
 		cmocka_unit_test(a_big_directory_lists_each_name_once),
 		cmocka_unit_test(a_lapsed_sessions_locks_and_unlinked_files_are_given_up),
+		cmocka_unit_test(data_of_files_deleted_long_ago_is_deleted),
 		cmocka_unit_test(operations_whose_answers_are_lost_are_done_once),
 		cmocka_unit_test(a_server_that_does_not_answer_is_eio_after_the_timeout),
 		cmocka_unit_test(truncations_are_the_vectors),
