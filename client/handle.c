@@ -97,6 +97,7 @@ void handle_read_begin(struct handles *t, struct handle *h)
 {
 	mtx_lock(&t->lock);
 	h->reads++;
+	t->reading++;
 	mtx_unlock(&t->lock);
 }
 
@@ -106,6 +107,7 @@ void handle_read_end(struct handles *t, struct handle *h)
 
 	mtx_lock(&t->lock);
 	assert(h->reads > 0);
+	t->reading--;
 	if (--h->reads == 0)
 		idle = TAKE_PTR(h->idle);
 	mtx_unlock(&t->lock);
@@ -147,6 +149,18 @@ struct handle *handles_any(struct handles *t)
 		h = container_of(t->all.next, struct handle, link);
 	mtx_unlock(&t->lock);
 	return h;
+}
+
+void handles_wait_reads(struct handles *t)
+{
+	for (size_t reading = 1; reading > 0;) {
+		mtx_lock(&t->lock);
+		reading = t->reading;
+		mtx_unlock(&t->lock);
+		/* once in a mount's life: not worth a wake-up at every read's end */
+		if (reading > 0)
+			usleep(1000);
+	}
 }
 
 size_t handles_count(struct handles *t)

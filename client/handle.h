@@ -39,7 +39,7 @@ struct handles {
 	struct list_node all;
 	struct hashmap open; /* inodes with at least one file handle */
 	uint64_t last;
-	size_t n;
+	size_t n, reading;
 };
 
 int handles_init(struct handles *t);
@@ -60,6 +60,8 @@ void handle_when_idle(struct handles *t, struct handle *h, void (*idle)(struct h
 bool handles_inode_open(struct handles *t, uint64_t inode);
 /* any handle that is left, for the end of the mount; NULL: none */
 struct handle *handles_any(struct handles *t);
+/* blocks until no read is under way; for the end of the mount */
+void handles_wait_reads(struct handles *t);
 size_t handles_count(struct handles *t);
 
 #endif

@@ -178,6 +178,7 @@ void vfs_free(struct vfs *v)
 
 	if (!v)
 		return;
+	handles_wait_reads(&v->handles);
 	/* files still open when the connection ended: the kernel sends no release for them */
 	while ((h = handles_any(&v->handles)))
 		vfs_release(h);
