@@ -153,7 +153,7 @@ void *stat_main(void *arg);
 
 /* sessions of dead clients */
 void stale_clean(struct meta_redis *mr, uint64_t deadline_us);
-/* data of files deleted longer than age_sec ago, by clients that did not get to it */
+/* hourly: slices without references, and data of files deleted longer than age_sec ago, by clients that did not get to it */
 void files_clean(struct meta_redis *mr, uint64_t age_sec, uint64_t deadline_us);
 /* deletes the files without a name that session sid has open; the last close of one */
 int sustained_end(struct meta_redis *mr, uint64_t sid);
@@ -163,6 +163,8 @@ int session_leave(struct meta_redis *mr, uint64_t sid, int64_t now_sec, uint64_t
 
 /* deletes the data of a file whose record is gone, later */
 void delete_later(struct meta_redis *mr, uint64_t inode, uint64_t length);
+/* deletes slices whose last reference went and whose data did not */
+void slices_clean_later(struct meta_redis *mr);
 
 /* meta_redis_name.c */
 int redis_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/parse.h"
 
 enum { LLEN_BATCH = 1000, SCAN_FROM = 10000 };
 
@@ -174,6 +175,85 @@ void delete_later(struct meta_redis *mr, uint64_t inode, uint64_t length)
 	if (!d)
 		return; /* it stays in delfiles */
 	*d = (struct delete_job){.job.fn = delete_run, .mr = mr, .inode = inode, .length = length};
+	if (workq_push(mr->deletes, &d->job))
+		free(d);
+}
+
+/* --- references below zero: the data was to be deleted, and the object store failed --- */
+
+static bool slice_field_parse(const char *p, size_t n, uint64_t *ret_id, uint64_t *ret_size)
+{
+	char text[40], *bar;
+
+	if (!p || n < 2 || n >= sizeof(text) || p[0] != 'k')
+		return false;
+	memcpy(text, p + 1, n);
+	bar = strchr(text, '_');
+	if (!bar)
+		return false;
+	*bar = '\0';
+	return parse_u64(text, UINT64_MAX, ret_id) == 0 &&
+	       parse_u64(bar + 1, UINT32_MAX, ret_size) == 0 && *ret_id && *ret_size;
+}
+
+static int slices_page(struct meta_redis *mr, const struct redis_reply *page)
+{
+	uint64_t id, size;
+	size_t n;
+	int r = 0;
+
+	for (size_t i = 0; !r && i + 1 < reply_len(page); i += 2) {
+		const char *p = reply_text(reply_at(page, i), &n);
+
+		if (reply_int(reply_at(page, i + 1)) < 0 && slice_field_parse(p, n, &id, &size))
+			r = delete_slice(mr, id, (uint32_t)size);
+	}
+	return r;
+}
+
+static int slices_scan(struct meta_redis *mr)
+{
+	char cursor[24] = "0";
+
+	do {
+		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+		const char *next;
+		size_t n;
+		int r = redis_once(mr->own_redis, own_deadline(mr), &reply,
+				   "HSCAN %ssliceRef %s COUNT 1000", mr->prefix, cursor);
+
+		if (!r)
+			r = slices_page(mr, reply_at(reply, 1));
+		if (r)
+			return r;
+		next = reply_text(reply_at(reply, 0), &n);
+		if (!next || n >= sizeof(cursor))
+			return -EIO;
+		memcpy(cursor, next, n + 1);
+	} while (strcmp(cursor, "0") != 0);
+	return 0;
+}
+
+static void slices_run(struct workq_job *job)
+{
+	struct delete_job *d = container_of(job, struct delete_job, job);
+	int r = __atomic_load_n(&d->mr->delete_until_us, __ATOMIC_RELAXED) ? 0 : slices_scan(d->mr);
+
+	if (r)
+		log_warn("slices without references left for a later clean-up: %s", strerror(-r));
+	free(d);
+}
+
+void slices_clean_later(struct meta_redis *mr)
+{
+	struct delete_job *d;
+
+	if (!mr->base.delete_fn || !mr->deletes)
+		return;
+	d = calloc(1, sizeof(*d));
+	if (!d)
+		return; /* the next hour does it */
+	*d = (struct delete_job){.job.fn = slices_run, .mr = mr};
 	if (workq_push(mr->deletes, &d->job))
 		free(d);
 }

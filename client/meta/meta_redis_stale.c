@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients that are gone left behind. Deleted files whose data nobody deleted: each hour, those older than an hour (lastCleanupFiles).
+/* What clients that are gone left behind. Deleted files whose data nobody deleted: each hour, those older than an hour (lastCleanupFiles), and
+ * slices whose references went below zero without their data (nextCleanupSlices).
  * Sessions: their locks are given up and their unlinked open files deleted, as JuiceFS does with its own and ours. One client a
  * period does it (the stamp lastCleanupSessions). Thread: the heartbeat's, over the engine's own connections. */
 #include "client/meta/meta_redis.h"
@@ -127,6 +128,8 @@ void files_clean(struct meta_redis *mr, uint64_t age_sec, uint64_t deadline_us)
 	struct time_ns now;
 
 	clock_real(&now.sec, &now.nsec);
+	if (gate(mr, "nextCleanupSlices", now.sec, UINT64_C(1000000) * HOUR, deadline_us))
+		slices_clean_later(mr);
 	if (!gate(mr, "lastCleanupFiles", now.sec, UINT64_C(1000000) * HOUR, deadline_us))
 		return;
 	if (redis_once(mr->own_redis, deadline_us, &reply,
