@@ -16,6 +16,7 @@
 #include "client/fuse_loop.h"
 #include "client/fuse_ops.h"
 #include "client/group.h"
+#include "client/mount_gauges.h"
 #include "client/mount_text.h"
 #include "client/private.h"
 #include "client/vfs.h"
@@ -62,6 +63,7 @@ struct mount {
 	struct vfs *vfs;
 	struct fuse_ops *ops;
 	struct fuse_loop *fuse;
+	struct mount_gauges gauges;
 	struct http *http;
 	char *config, *info;
 	bool meta_started, view_made;
@@ -382,120 +384,14 @@ static int start_meta(struct mount *m, struct str *err)
 
 /* --- metrics --- */
 
-static double uptime(void *arg)
-{
-	struct mount *m = arg;
-
-	return (double)(clock_us() - m->started_us) / 1e6;
-}
-
-static double pool_used(void *arg)
-{
-	struct pool_stat st;
-
-	pool_stat(((struct mount *)arg)->pool, &st);
-	return (double)st.used;
-}
-
-static double pool_budget(void *arg)
-{
-	struct pool_stat st;
-
-	pool_stat(((struct mount *)arg)->pool, &st);
-	return (double)st.budget;
-}
-
-static double pool_peak(void *arg)
-{
-	struct pool_stat st;
-
-	pool_stat(((struct mount *)arg)->pool, &st);
-	return (double)st.peak;
-}
-
-static double pool_waiting(void *arg)
-{
-	struct pool_stat st;
-
-	pool_stat(((struct mount *)arg)->pool, &st);
-	return st.waiting;
-}
-
-static double dirty_bytes(void *arg)
-{
-	struct mount *m = arg;
-	uint64_t bytes = 0;
-	unsigned files;
-
-	if (m->writer)
-		writer_stat(m->writer, &bytes, &files);
-	return (double)bytes;
-}
-
-static double dirty_files(void *arg)
-{
-	struct mount *m = arg;
-	uint64_t bytes;
-	unsigned files = 0;
-
-	if (m->writer)
-		writer_stat(m->writer, &bytes, &files);
-	return files;
-}
-
-static double handles(void *arg)
-{
-	return (double)vfs_open_handles(((struct mount *)arg)->vfs);
-}
-
-static double waiting(void *arg)
-{
-	return workq_waiting(((struct mount *)arg)->metaq);
-}
-
-static double group_members(void *arg)
-{
-	struct cluster *c = cluster_view_get(&((struct mount *)arg)->view);
-	double n = c ? (double)c->n : 0;
-
-	cluster_unref(c);
-	return n;
-}
-
-static double group_version(void *arg)
-{
-	struct cluster *c = cluster_view_get(&((struct mount *)arg)->view);
-	double n = c ? (double)c->version : 0;
-
-	cluster_unref(c);
-	return n;
-}
-
-static int add_gauges(struct mount *m)
-{
-	static const struct {
-		const char *name;
-		double (*fn)(void *arg);
-	} gauges[] = {
-		{"stoke_uptime_seconds", uptime},	  {"stoke_pool_used_bytes", pool_used},
-		{"stoke_pool_budget_bytes", pool_budget}, {"stoke_pool_peak_bytes", pool_peak},
-		{"stoke_pool_waiting", pool_waiting},	  {"stoke_dirty_bytes", dirty_bytes},
-		{"stoke_dirty_files", dirty_files},	  {"stoke_fuse_handles", handles},
-		{"stoke_fuse_waiting", waiting},	  {"stoke_group_members", group_members},
-		{"stoke_group_version", group_version},
-	};
-	int r = 0;
-
-	for (size_t i = 0; i < ARRAY_LEN(gauges) && r == 0; i++)
-		r = metrics_callback(m->metrics, gauges[i].name, "", METRIC_GAUGE,
-				     mount_metric_help(gauges[i].name), gauges[i].fn, m);
-	return r;
-}
-
 static int serve_metrics(struct mount *m, struct str *err)
 {
 	uint16_t port;
-	int r = add_gauges(m);
+	int r;
+
+	m->gauges = (struct mount_gauges){m->metrics, m->pool,	m->vfs,	      m->writer,
+					  m->metaq,   &m->view, m->started_us};
+	r = mount_gauges_add(&m->gauges);
 
 	if (r == 0 && m->conf.metrics && m->conf.metrics[0]) {
 		r = http_new(m->timers, m->conf.metrics, false, m->metrics, NULL, NULL, &m->http,
