@@ -147,7 +147,8 @@ int slice_view_build(const struct slice *records, size_t n, struct slice_view *r
 		size_t k = sweep_begin(records, n, starts, edges);
 
 		sweep_run(&s, starts, k, edges, 2 * k);
-		*ret = (struct slice_view){.n = s.n, .pieces = TAKE_PTR(s.pieces)};
+		ret->n = s.n;
+		ret->pieces = TAKE_PTR(s.pieces);
 	}
 	free(starts);
 	free(edges);
