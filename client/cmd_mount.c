@@ -281,19 +281,15 @@ static int serve(struct mount_conf *conf, int pipe_fd)
 	return r < 0 || !mounted ? 1 : 0;
 }
 
-static int mount_typed(struct mount_conf *conf, char **args)
+/* meta: META with its password; dir: as typed */
+static int mount_typed(struct mount_conf *conf, const char *meta, const char *dir)
 {
-	_cleanup_(freep) char *meta = strdup(args[0]);
 	static char point[PATH_MAX]; /* one mount a process */
 	int pipe_fd = -1, r;
 
-	/* first of all: what was typed shows in ps */
-	redis_blank_password(args[0]);
-	if (!meta)
-		return cmd_error("mount", "no memory");
 	r = check_options(conf);
 	if (r == 0)
-		r = check_point(args[1], point);
+		r = check_point(dir, point);
 	if (r == 0)
 		r = check_fuse();
 	if (r == 0)
@@ -317,16 +313,21 @@ static int run(int argc, char **argv)
 {
 	_cleanup_(str_fini) struct str err = STR_INIT;
 	struct mount_conf conf = {0};
-	char **args;
+	char **args, *meta;
 	size_t n;
 	int r = conf_parse(&table, &conf, argc, argv, &args, &n, &err);
 
 	if (r == 1)
 		return 0;
-	if (r < 0)
+	if (r < 0) {
 		r = bad(str_c(&err));
-	else
-		r = mount_typed(&conf, args);
+	} else {
+		meta = strdup(args[0]);
+		/* first of all: what was typed shows in ps */
+		redis_blank_password(args[0]);
+		r = meta ? mount_typed(&conf, meta, args[1]) : cmd_error("mount", "no memory");
+		free(meta);
+	}
 	conf_fini(&table, &conf);
 	return r;
 }

@@ -361,7 +361,7 @@ static size_t add_entry(struct job *j, char *buf, size_t room, const struct vfs_
 
 void job_reply_dir(struct job *j, bool plus)
 {
-	_cleanup_(freep) char *buf = malloc(j->size);
+	char *buf = malloc(j->size);
 	struct str text = STR_INIT;
 	struct handle copy;
 	struct vfs_dirent d;
@@ -382,6 +382,7 @@ void job_reply_dir(struct job *j, bool plus)
 	}
 	forget_handle(j, &copy);
 	fuse_reply_buf(j->req, buf, used);
+	free(buf);
 	if (logging(j))
 		str_addf(&text, " (%u)", count);
 	end(j, 0, &text);

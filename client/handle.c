@@ -46,11 +46,14 @@ static struct open_inode *find_locked(struct handles *t, uint64_t inode) REQUIRE
 struct handle *handle_new(struct handles *t, struct vfs *v, enum handle_kind kind, uint64_t inode,
 			  int flags)
 {
-	_cleanup_(freep) struct open_inode *fresh = calloc(1, sizeof(*fresh));
-	_cleanup_(freep) struct handle *h = calloc(1, sizeof(*h));
+	struct open_inode *fresh = calloc(1, sizeof(*fresh));
+	struct handle *h = calloc(1, sizeof(*h));
 
-	if (!h || !fresh)
+	if (!h || !fresh) {
+		free(h);
+		free(fresh);
 		return NULL;
+	}
 	h->kind = kind;
 	h->vfs = v;
 	h->inode = inode;
@@ -70,7 +73,8 @@ struct handle *handle_new(struct handles *t, struct vfs *v, enum handle_kind kin
 	list_add_tail(&t->all, &h->link);
 	t->n++;
 	mtx_unlock(&t->lock);
-	return TAKE_PTR(h);
+	free(fresh);
+	return h;
 }
 
 void handle_free(struct handles *t, struct handle *h)

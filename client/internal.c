@@ -130,17 +130,19 @@ static void give(struct vfs_io *io, char *buf, size_t n)
 /* tries one read; true: it was answered */
 static bool try_read(struct ifile *f, struct vfs_io *io)
 {
-	_cleanup_(freep) char *buf = malloc(MAX(io->len, 1u));
+	char *buf = malloc(MAX(io->len, 1u));
 	size_t n;
+	bool answer;
 
 	if (!buf) {
 		io->done(io, -ENOMEM, NULL, 0, 0);
 		return true;
 	}
-	if (!ready(f, io, buf, &n))
-		return false;
-	give(io, buf, n);
-	return true;
+	answer = ready(f, io, buf, &n);
+	if (answer)
+		give(io, buf, n);
+	free(buf);
+	return answer;
 }
 
 /* answers io now, or parks it until the next wake-up; nothing of f is touched after the answer,

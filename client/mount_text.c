@@ -163,33 +163,40 @@ static bool parse_line(char *line, const char *path, struct mount_found *ret)
 	return true;
 }
 
-int mount_resolve(const char *path, char *ret)
+/* where the parent of path is, and path's last part in it: a link to it is not followed */
+static int resolve_parent(char *path, char *ret)
 {
-	_cleanup_(freep) char *copy = NULL;
 	char *slash, *name;
 	size_t n;
 
-	if (realpath(path, ret))
-		return 0;
-	if (errno != ENOTCONN)
-		return -errno;
-	/* its parent and its last part: a link to it is not followed then */
-	copy = strdup(path);
-	if (!copy)
-		return -ENOMEM;
-	for (n = strlen(copy); n > 1 && copy[n - 1] == '/'; n--)
-		copy[n - 1] = 0;
-	slash = strrchr(copy, '/');
-	name = slash ? slash + 1 : copy;
+	for (n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+		path[n - 1] = 0;
+	slash = strrchr(path, '/');
+	name = slash ? slash + 1 : path;
 	if (slash)
 		*slash = 0;
-	if (!realpath(!slash ? "." : slash == copy ? "/" : copy, ret))
+	if (!realpath(!slash ? "." : slash == path ? "/" : path, ret))
 		return -errno;
 	n = strlen(ret);
 	if (n + 1 + strlen(name) >= PATH_MAX)
 		return -ENAMETOOLONG;
 	snprintf(ret + n, PATH_MAX - n, "%s%s", n > 1 ? "/" : "", name);
 	return 0;
+}
+
+int mount_resolve(const char *path, char *ret)
+{
+	char *copy;
+	int r;
+
+	if (realpath(path, ret))
+		return 0;
+	if (errno != ENOTCONN)
+		return -errno;
+	copy = strdup(path);
+	r = copy ? resolve_parent(copy, ret) : -ENOMEM;
+	free(copy);
+	return r;
 }
 
 bool mount_find(const char *path, struct mount_found *ret)

@@ -253,7 +253,7 @@ static int add_file(struct warm *w, uint64_t inode, uint64_t length)
 {
 	struct meta *m = w->c->conf->meta;
 	uint64_t chunks = DIV_UP(length, (uint64_t)CHUNK_SIZE);
-	_cleanup_(freep) struct chunk_list *lists = calloc(CHUNKS_AT_ONCE, sizeof(*lists));
+	struct chunk_list *lists = calloc(CHUNKS_AT_ONCE, sizeof(*lists));
 	int r = lists ? 0 : -ENOMEM;
 
 	for (uint64_t at = 0; at < chunks && r == 0 && !w->stop; at += CHUNKS_AT_ONCE) {
@@ -262,13 +262,14 @@ static int add_file(struct warm *w, uint64_t inode, uint64_t length)
 		memset(lists, 0, CHUNKS_AT_ONCE * sizeof(*lists));
 		r = meta_read(m, inode, (uint32_t)at, n, lists);
 		if (r < 0)
-			return r;
+			break;
 		for (uint32_t i = 0; i < n; i++) {
 			if (r == 0)
 				r = add_chunk(w, &lists[i]);
 			chunk_list_fini(&lists[i]);
 		}
 	}
+	free(lists);
 	return r;
 }
 
