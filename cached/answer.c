@@ -46,8 +46,7 @@ void call_free(struct call *k)
 	free(k);
 }
 
-/* --- what an answer consists of -----------------------------------------------------------------
- */
+/* --- what an answer consists of --- */
 
 static size_t tail_len(const struct call *k)
 {
@@ -190,8 +189,7 @@ void answer_block(struct call *k)
 	answer_queue(k, ST_OK, 0);
 }
 
-/* --- lent to a disk thread ----------------------------------------------------------------------
- */
+/* --- lent to a disk thread --- */
 
 /* as much as the socket takes: 0 all sent, -EAGAIN, -EBADMSG the file is short, other errors of the
  * socket */
@@ -275,8 +273,7 @@ static void lend(struct conn *c, const struct call *k)
 	conn_watch(c);
 }
 
-/* --- memory -------------------------------------------------------------------------------------
- */
+/* --- memory --- */
 
 static unsigned add_part(struct iovec *v, unsigned n, size_t *skip, const void *p, size_t len)
 {

@@ -11,8 +11,7 @@
 
 enum { READS_PER_TURN = 8, DISCARD = 16384 };
 
-/* --- life ---------------------------------------------------------------------------------------
- */
+/* --- life --- */
 
 static void list_move(struct list_node *to, struct list_node *n)
 {
@@ -91,8 +90,7 @@ void conn_settle(struct conn *c)
 	free(c);
 }
 
-/* --- handshake ----------------------------------------------------------------------------------
- */
+/* --- handshake --- */
 
 static void refuse(struct conn *c, struct call *k, int r)
 {
@@ -180,8 +178,7 @@ static void shake(struct conn *c, const struct frame *f, const uint8_t *body)
 		proof(c, k, body, f->body_len);
 }
 
-/* --- bodies of PUT ------------------------------------------------------------------------------
- */
+/* --- bodies of PUT --- */
 
 static size_t body_len(const struct call *k)
 {
@@ -300,8 +297,7 @@ static void body_got(struct conn *c, const uint8_t *p, size_t n)
 		body_end(c);
 }
 
-/* --- reading ------------------------------------------------------------------------------------
- */
+/* --- reading --- */
 
 static bool may_read(const struct conn *c)
 {
@@ -461,8 +457,7 @@ static void on_event(struct loop_watch *w, unsigned events)
 	conn_settle(c);
 }
 
-/* --- start --------------------------------------------------------------------------------------
- */
+/* --- start --- */
 
 /* too many: the oldest stranger goes, else the member that was silent longest with nothing to wait
  * for */

@@ -60,8 +60,7 @@ struct daemon {
 	atomic_bool ready, replaced;
 };
 
-/* --- volume -------------------------------------------------------------------------------------
- */
+/* --- volume --- */
 
 static int open_volume(struct daemon *d, const char *meta, struct str *err)
 {
@@ -87,8 +86,7 @@ static int open_volume(struct daemon *d, const char *meta, struct str *err)
 	return r;
 }
 
-/* --- memory, loops, object store ----------------------------------------------------------------
- */
+/* --- memory, loops, object store --- */
 
 static int open_pool(struct daemon *d, struct str *err)
 {
@@ -155,8 +153,7 @@ static int open_machine(struct daemon *d, struct str *err)
 	return r;
 }
 
-/* --- disks --------------------------------------------------------------------------------------
- */
+/* --- disks --- */
 
 /* list is taken apart */
 static int open_listed(struct daemon *d, char *list, unsigned n, struct str *err)
@@ -201,8 +198,7 @@ static void close_disks(struct daemon *d)
 	d->n_disks = 0;
 }
 
-/* --- chain --------------------------------------------------------------------------------------
- */
+/* --- chain --- */
 
 static int open_peers(struct daemon *d)
 {
@@ -256,8 +252,7 @@ static int open_chain(struct daemon *d)
 	return r;
 }
 
-/* --- server -------------------------------------------------------------------------------------
- */
+/* --- server --- */
 
 /* the first address of an interface that is up and no loopback */
 static void guess_ip(char ret[MEMBER_ADDR_MAX])
@@ -325,8 +320,7 @@ static int open_server(struct daemon *d, struct member *self, struct str *err)
 	return r < 0 ? r : listen_all(d, self, err);
 }
 
-/* --- metrics ------------------------------------------------------------------------------------
- */
+/* --- metrics --- */
 
 static bool is_ready(void *arg)
 {
@@ -393,8 +387,7 @@ static int open_metrics(struct daemon *d, uint16_t *ret_port, struct str *err)
 	return r;
 }
 
-/* --- member -------------------------------------------------------------------------------------
- */
+/* --- member --- */
 
 /* true when Redis holds another volume than the one we were started for: other objects, other cache
  * directories */
@@ -466,8 +459,7 @@ static int join(struct daemon *d, struct member *self, struct str *err)
 	return r;
 }
 
-/* --- start and stop -----------------------------------------------------------------------------
- */
+/* --- start and stop --- */
 
 static int load_secret(struct daemon *d, struct str *err)
 {

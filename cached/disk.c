@@ -52,8 +52,7 @@ static DIR *dir_at(int fd, const char *path)
 	return d;
 }
 
-/* --- opening ------------------------------------------------------------------------------------
- */
+/* --- opening --- */
 
 /* A directory with other people's directories in it is taken for a typing error: blocks fill what
  * they are given. */
@@ -241,8 +240,7 @@ int disk_node_id(struct disk *d, char ret[DISK_NODE_ID + 1])
 	return r;
 }
 
-/* --- directories of volumes ---------------------------------------------------------------------
- */
+/* --- directories of volumes --- */
 
 /* everything below name, then name itself; what cannot be removed stays */
 static int remove_tree(int fd, const char *name, int depth)
@@ -315,8 +313,7 @@ void disk_blocks_path(const struct hash128 *volume, char ret[DISK_PATH_MAX])
 	(void)snprintf(ret, DISK_PATH_MAX, "%s/blocks", hex);
 }
 
-/* --- blocks -------------------------------------------------------------------------------------
- */
+/* --- blocks --- */
 
 static void block_path(const struct block_key *k, char ret[DISK_PATH_MAX])
 {
@@ -413,8 +410,7 @@ int disk_remove_block(struct disk *d, const struct block_key *k)
 	return unlinkat(d->fd, path, 0) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* --- space --------------------------------------------------------------------------------------
- */
+/* --- space --- */
 
 struct space {
 	uint64_t bytes, bytes_wanted, files, files_wanted; /* free now; to be left free */

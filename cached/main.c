@@ -57,8 +57,7 @@ static const char *check(const struct daemon_conf *c, size_t n_args)
 	return NULL;
 }
 
-/* --- background ---------------------------------------------------------------------------------
- */
+/* --- background --- */
 
 /* The child goes on with the writing end of a pipe, the parent waits for a byte from it: then the
  * child is ready. Returns that end, or ends the parent with the child's exit status; -errno. */
@@ -102,8 +101,7 @@ static void detach(bool keep_stdin)
 		(void)close(null);
 }
 
-/* --- the wait -----------------------------------------------------------------------------------
- */
+/* --- the wait --- */
 
 static int block_signals(void)
 {

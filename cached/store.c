@@ -43,8 +43,7 @@ static struct disk_job job_take(struct workq_job *job)
 	return copy;
 }
 
-/* --- get ----------------------------------------------------------------------------------------
- */
+/* --- get --- */
 
 static bool is_top(const struct store *s, const struct block_req *req)
 {
@@ -189,8 +188,7 @@ static void keep_get(struct source *base, struct block_req *req)
 	look(store_of_keep(base), req);
 }
 
-/* --- fill, put, admit ---------------------------------------------------------------------------
- */
+/* --- fill, put, admit --- */
 
 static void filled(struct block_req *whole, int status, void *arg)
 {
@@ -247,8 +245,7 @@ static void top_put(struct source *base, struct block_req *req)
 	store_keep(s, req, req, s->conf.counters->puts);
 }
 
-/* --- drop ---------------------------------------------------------------------------------------
- */
+/* --- drop --- */
 
 static void drop_job(struct workq_job *job)
 {
@@ -468,8 +465,7 @@ bool store_has(struct store *s, const struct block_key *k)
 	return index_peek(s->ix, k) || store_pending(s, k, 0, 0, NULL);
 }
 
-/* --- in the background --------------------------------------------------------------------------
- */
+/* --- in the background --- */
 
 struct clean_job {
 	struct workq_job job;

@@ -109,8 +109,7 @@ static void pending_end(struct pending *p, int status)
 	pending_free(p);
 }
 
-/* --- which blocks, on which disk ----------------------------------------------------------------
- */
+/* --- which blocks, on which disk --- */
 
 static bool is_mine(struct store *s, const struct block_key *k, bool *ret_guest)
 {
@@ -180,8 +179,7 @@ void store_disk_result(struct store *s, struct disk *d, const char *what, int r)
 		log_info("cache directory %s works again", d->dir);
 }
 
-/* --- going --------------------------------------------------------------------------------------
- */
+/* --- going --- */
 
 int store_remove(struct store *s, struct disk *d, const struct block_key *k)
 {
@@ -232,8 +230,7 @@ static int make_room(struct store *s, struct disk *d, uint64_t bytes)
 	return -ENOSPC;
 }
 
-/* --- coming -------------------------------------------------------------------------------------
- */
+/* --- coming --- */
 
 /* -EEXIST: it is there already. A copy that is just being removed is waited for: that takes one
  * unlink in another thread. */

@@ -33,8 +33,7 @@ struct server {
 	unsigned n_listeners, next_worker;
 };
 
-/* --- workers ------------------------------------------------------------------------------------
- */
+/* --- workers --- */
 
 static const char *overdue(const struct conn *c, uint64_t now)
 {
@@ -106,8 +105,7 @@ int server_new(const struct server_conf *conf, struct server **ret)
 	return 0;
 }
 
-/* --- listeners ----------------------------------------------------------------------------------
- */
+/* --- listeners --- */
 
 static void resume(struct loop_timer *t)
 {
@@ -268,8 +266,7 @@ static void listeners_close(void *arg)
 	s->n_listeners = 0;
 }
 
-/* --- the end ------------------------------------------------------------------------------------
- */
+/* --- the end --- */
 
 struct census {
 	struct worker *worker;

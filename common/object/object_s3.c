@@ -34,7 +34,7 @@ enum {
 
 static void pump(struct s3 *s);
 
-/* ---- the end of a request ---- */
+/* --- the end of a request --- */
 
 static void slot_release(struct s3_slot *slot)
 {
@@ -61,7 +61,7 @@ static void end_queued(struct s3 *s, struct object_req *req, int status)
 	object_done(&s->base, req, status);
 }
 
-/* ---- attempts ---- */
+/* --- attempts --- */
 
 static void attempt(struct s3_slot *slot)
 {
@@ -199,7 +199,7 @@ static void exchange_done(struct s3_exchange *x, int r)
 	pump(s);
 }
 
-/* ---- the queue ---- */
+/* --- the queue --- */
 
 static void slot_take(struct s3_slot *slot, struct object_req *req)
 {
@@ -347,7 +347,7 @@ static void s3_start(struct object_store *base, struct object_req *req)
 	workq_push_always(s->sums, &sums->job);
 }
 
-/* ---- start and end of the store ---- */
+/* --- start and end of the store --- */
 
 static void slots_fini(struct s3 *s)
 {

@@ -41,7 +41,7 @@ static void global_init(void)
 	(void)curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
-/* ---- the loop's side ---- */
+/* --- the loop's side --- */
 
 static void finish(struct s3_exchange *x, int r);
 
@@ -118,7 +118,7 @@ static void timer_fired(struct loop_timer *t)
 	act(container_of(t, struct s3_http, timer), CURL_SOCKET_TIMEOUT, 0);
 }
 
-/* ---- curl's side ---- */
+/* --- curl's side --- */
 
 static struct s3_socket *socket_get(struct s3_http *h, int fd)
 {
@@ -269,7 +269,7 @@ static int curl_seek(void *arg, curl_off_t off, int origin)
 	return CURL_SEEKFUNC_OK;
 }
 
-/* ---- exchanges ---- */
+/* --- exchanges --- */
 
 /* off the wire; curl keeps the connection for the next one when the answer was read to its end */
 static void stop(struct s3_exchange *x)

@@ -15,7 +15,7 @@
 
 enum { MAX_ERROR_TEXT = 64 << 10, MAX_LIST_TEXT = 8 << 20 };
 
-/* ---- asking ---- */
+/* --- asking --- */
 
 struct question {
 	const char *method;
@@ -261,7 +261,7 @@ int s3_op_build(struct s3_slot *slot, const struct s3_keys *k)
 	return r;
 }
 
-/* ---- receiving ---- */
+/* --- receiving --- */
 
 static bool is(const char *name, size_t n, const char *what)
 {
@@ -378,7 +378,7 @@ int s3_op_data(struct s3_exchange *x, const unsigned char *p, size_t n)
 	return str_error(&slot->text);
 }
 
-/* ---- judging ---- */
+/* --- judging --- */
 
 static enum s3_verdict ended(int status, int *ret_status)
 {

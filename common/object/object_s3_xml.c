@@ -319,7 +319,7 @@ static int walk(const void *p, size_t n, leaf_fn *leaf, void *arg)
 	return r;
 }
 
-/* ---- ListObjectsV2 ---- */
+/* --- ListObjectsV2 --- */
 
 struct list_walk {
 	struct s3xml_listing l;
@@ -447,7 +447,7 @@ void s3xml_listing_fini(struct s3xml_listing *l)
 	*l = (struct s3xml_listing){.info = NULL};
 }
 
-/* ---- errors ---- */
+/* --- errors --- */
 
 static void keep(char *to, size_t cap, const char *text)
 {

@@ -53,8 +53,7 @@ static inline struct block_key key_of(const struct hash128 *volume, uint64_t sli
 	return k;
 }
 
-/* --- an object store ----------------------------------------------------------------------------
- */
+/* --- an object store --- */
 
 struct objects {
 	struct object_store base;
@@ -128,8 +127,7 @@ static inline void objects_free(struct object_store *s)
 static const struct object_ops objects_ops = {
 	.name = "pattern", .start = objects_start, .free = objects_free};
 
-/* --- the world ----------------------------------------------------------------------------------
- */
+/* --- the world --- */
 
 struct world {
 	char dir[64];
@@ -229,8 +227,7 @@ static inline void world_free(struct world *w)
 	free(w);
 }
 
-/* --- requests -----------------------------------------------------------------------------------
- */
+/* --- requests --- */
 
 struct waited {
 	struct mtx lock;

@@ -63,8 +63,7 @@ static void served_free(struct served *s)
 	free(s);
 }
 
-/* --- the asker ----------------------------------------------------------------------------------
- */
+/* --- the asker --- */
 
 static int dial_tcp(const struct served *s)
 {
@@ -253,8 +252,7 @@ static bool closed_by_server(int fd)
 	return poll(&p, 1, 10000) == 1 && recv(fd, &byte, 1, 0) <= 0;
 }
 
-/* --- operations ---------------------------------------------------------------------------------
- */
+/* --- operations --- */
 
 static void a_miss_says_filling_then_the_bytes(void **state)
 {
@@ -547,8 +545,7 @@ static void a_block_cut_while_it_is_served_is_never_delivered(void **state)
 	served_free(s);
 }
 
-/* --- strangers ----------------------------------------------------------------------------------
- */
+/* --- strangers --- */
 
 static void nothing_is_served_before_the_proof(void **state)
 {

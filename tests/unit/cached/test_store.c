@@ -178,8 +178,7 @@ static void the_budget_is_kept(void **state)
 	world_free(w);
 }
 
-/* --- damage -------------------------------------------------------------------------------------
- */
+/* --- damage --- */
 
 static void damage_length(struct world *w, const struct block_key *k, off_t len)
 {
@@ -277,8 +276,7 @@ static void a_good_block_survives_a_report(void **state)
 	world_free(w);
 }
 
-/* --- restart, generations -----------------------------------------------------------------------
- */
+/* --- restart, generations --- */
 
 static void a_restart_finds_what_was_stored(void **state)
 {
@@ -325,8 +323,7 @@ static void another_generation_starts_empty(void **state)
 	world_free(w);
 }
 
-/* --- a plain map --------------------------------------------------------------------------------
- */
+/* --- a plain map --- */
 
 enum { MODEL_KEYS = 48, MODEL_STEPS = 1500 };
 
