@@ -14,15 +14,18 @@ int client_chain_new(const struct client_chain_conf *conf, struct source **ret)
 		.socket = conf->socket,
 		.disk = conf->disk,
 	};
-	struct source *s = NULL;
+	struct source *s = NULL, *keep = NULL;
 	int r = source_object_new(conf->env, &object, &s);
 
 	if (r == 0 && conf->peers)
 		r = source_peer_new(conf->env, s, &peer, &s);
 	if (r == 0)
+		r = source_keep_new(conf->env, s, conf->ram_bytes, &s);
+	keep = s;
+	if (r == 0)
 		r = source_flight_new(conf->env, s, false, &s);
 	if (r == 0)
-		r = source_ram_new(conf->env, s, conf->ram_bytes, &s);
+		r = source_front_new(conf->env, s, keep, &s);
 	if (r < 0) {
 		source_free(s);
 		return r;

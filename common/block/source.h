@@ -209,6 +209,11 @@ void req_env_drain(struct req_env *env);
 /* whole blocks in memory, newest kept, given up when the pool needs room. max_bytes: at most that
  * much of the pool */
 int source_ram_new(struct req_env *env, struct source *next, size_t max_bytes, struct source **ret);
+/* The same in two halves, for a chain with [flight] between them: keep, below, admits a block before the flight forgets the fetch
+ * that brought it, and looks again before a leader goes down; front, above, answers from keep. So nobody who asks in between fetches
+ * a second time. front is freed before keep. */
+int source_keep_new(struct req_env *env, struct source *next, size_t max_bytes, struct source **ret);
+int source_front_new(struct req_env *env, struct source *next, struct source *keep, struct source **ret);
 /* equal requests become one; reserves for those who lead. whole_on_second: a second range of a
  * block that misses starts the whole fetch (daemon), and so does the first when the volume's blocks
  * are encoded; it is admitted by the layers above */

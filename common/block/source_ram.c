@@ -234,8 +234,12 @@ static void ram_free(struct source *s)
 
 static const struct source_ops ram_ops = {
 	.name = "ram", .get = ram_get, .admit = ram_admit, .drop = ram_drop, .free = ram_free};
+/* the same below [flight], with counters of its own */
+static const struct source_ops keep_ops = {
+	.name = "keep", .get = ram_get, .admit = ram_admit, .drop = ram_drop, .free = ram_free};
 
-int source_ram_new(struct req_env *env, struct source *next, size_t max_bytes, struct source **ret)
+static int ram_new(struct req_env *env, struct source *next, size_t max_bytes,
+		   const struct source_ops *ops, struct source **ret)
 {
 	struct source_ram *ram = calloc(1, sizeof(*ram));
 	int r;
@@ -246,7 +250,7 @@ int source_ram_new(struct req_env *env, struct source *next, size_t max_bytes, s
 	list_init(&ram->lru);
 	r = hashmap_init(&ram->blocks, 256);
 	if (!r) {
-		r = source_init(&ram->base, &ram_ops, env, next);
+		r = source_init(&ram->base, ops, env, next);
 		if (r)
 			hashmap_fini(&ram->blocks);
 	}
@@ -257,5 +261,61 @@ int source_ram_new(struct req_env *env, struct source *next, size_t max_bytes, s
 	mtx_init(&ram->lock);
 	pool_set_reclaim(env->pool, ram_reclaim, ram);
 	*ret = &ram->base;
+	return 0;
+}
+
+int source_ram_new(struct req_env *env, struct source *next, size_t max_bytes, struct source **ret)
+{
+	return ram_new(env, next, max_bytes, &ram_ops, ret);
+}
+
+int source_keep_new(struct req_env *env, struct source *next, size_t max_bytes, struct source **ret)
+{
+	return ram_new(env, next, max_bytes, &keep_ops, ret);
+}
+
+/* --- the upper half: answers from a [keep] further down --- */
+
+struct source_front {
+	struct source base;
+	struct source_ram *keep;
+};
+
+static void front_get(struct source *s, struct block_req *req)
+{
+	struct source_ram *keep = container_of(s, struct source_front, base)->keep;
+
+	if (!(req->flags & (REQ_FILL | REQ_PROBE)) && ram_find(keep, req)) {
+		req->via = VIA_RAM;
+		req_done(req, 0);
+		return;
+	}
+	source_get(s->next, req, pass_up, NULL);
+}
+
+static void front_free(struct source *s)
+{
+	source_fini(s);
+	free(container_of(s, struct source_front, base));
+}
+
+static const struct source_ops front_ops = {.name = "ram", .get = front_get, .free = front_free};
+
+int source_front_new(struct req_env *env, struct source *next, struct source *keep,
+		     struct source **ret)
+{
+	struct source_front *f = calloc(1, sizeof(*f));
+	int r;
+
+	assert(keep->ops == &keep_ops);
+	if (!f)
+		return -ENOMEM;
+	f->keep = container_of(keep, struct source_ram, base);
+	r = source_init(&f->base, &front_ops, env, next);
+	if (r < 0) {
+		free(f);
+		return r;
+	}
+	*ret = &f->base;
 	return 0;
 }

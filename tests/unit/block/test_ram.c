@@ -199,6 +199,38 @@ static void a_block_admitted_while_others_wait_is_given_up(void **state)
 	world_fini(&w);
 }
 
+/* front -> late -> flight -> keep -> store: a request that missed in front and comes late to the
+ * flight, after the fetch that it would have joined is over, finds the block below */
+static void who_comes_between_fetches_nothing_again(void **state)
+{
+	struct block_key k = key_of(1, 0);
+	struct source *late, *keep;
+	struct waiter wt;
+	struct read rd;
+
+	(void)state;
+	world_init(&w, WITH_SYNC | WITH_SUMS, CODEC_NONE, 16 * MIB);
+	assert_int_equal(source_keep_new(&w.env, w.top, 4 * MIB, &keep), 0);
+	w.top = keep;
+	assert_int_equal(source_flight_new(&w.env, w.top, false, &w.flight), 0);
+	w.top = w.flight;
+	assert_int_equal(source_fault_new(&w.env, w.top, &late), 0);
+	w.top = late;
+	assert_int_equal(source_front_new(&w.env, w.top, keep, &w.top), 0);
+	source_fault_add(late, &(struct fault_rule){.kind = FAULT_HANG, .count = 1});
+	waiter_init(&wt);
+	read_go(&w, &wt, &rd, &k, 0, 1000, 0); /* misses in front, and is held */
+	assert_int_equal(get_once(&w, &k, 0, BLOCK, 0, NULL, NULL), 0);
+	assert_int_equal(mem_gets(&w.store), 1);
+	source_fault_release(late);
+	waiter_wait(&wt);
+	read_check(&rd, 0);
+	assert_int_equal(mem_gets(&w.store), 1);
+	waiter_fini(&wt);
+	assert_int_equal(via_of(0), VIA_RAM);
+	world_fini(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -210,6 +242,7 @@ int main(void)
 		cmocka_unit_test(the_pool_gets_its_memory_back),
 		cmocka_unit_test(who_waits_is_served_when_the_readers_of_kept_blocks_are_done),
 		cmocka_unit_test(a_block_admitted_while_others_wait_is_given_up),
+		cmocka_unit_test(who_comes_between_fetches_nothing_again),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
