@@ -294,6 +294,8 @@ static int make_reader_writer(struct mount *m)
 		.flush_us = WRITE_FLUSH_US,
 		.committed = vfs_committed,
 		.arg = m->vfs,
+		.delete_slice = client_delete_slice,
+		.delete_arg = &m->deleter,
 		.metrics = m->metrics,
 	};
 	int r = reader_new(&reader, &m->reader);
