@@ -24,7 +24,7 @@ enum conf_type {
 	CONF_SIZE_KIB, /* uint64_t bytes; a bare number is KiB (JuiceFS: --block-size) */
 	CONF_DURATION, /* uint64_t microseconds; a bare number is seconds */
 	CONF_RATIO,    /* double in 0…1 */
-	CONF_SECRET, /* char *; never printed; accepted from environment or file only, never argv */
+	CONF_SECRET,   /* char *; never printed; from environment or file only, never argv */
 };
 
 /* members of the struct that a table fills */

@@ -6,9 +6,10 @@
 
 #include "common/base.h"
 
+/* canonical, big-endian */
 struct hash128 {
 	uint8_t b[16];
-}; /* canonical, big-endian */
+};
 
 uint64_t hash64(const void *p, size_t n);
 struct hash128 hash128(const void *p, size_t n);
@@ -17,8 +18,8 @@ uint32_t crc32c(uint32_t crc, const void *p, size_t n);
 /* three parts of n bytes each (a multiple of 8), one behind the other in p, each continuing its own
  * crc: the processor overlaps them, about three times as fast as one after the other */
 void crc32c_x3(uint32_t crc[3], const void *p, size_t n);
-/* the same as crc32c by tables: what processors without the instruction use, and tests compare with
- */
+/* the same as crc32c by tables: what processors without the instruction use, and tests compare
+ * with */
 uint32_t crc32c_soft(uint32_t crc, const void *p, size_t n);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Intrusive hash table with chains. The thread (or lock) is the owner's. Invariants: slots is a
- * power of two, count is the number of nodes in all chains, a node hangs in slot[mix(hash) & (slots
- * - 1)]. */
+/* Intrusive hash table with chains. The thread (or lock) is the owner's.
+ *
+ * Invariants: slots is a power of two; count is the number of nodes in all chains; a node hangs in
+ * slot[mix(hash) & (slots - 1)]. */
 #include "common/hashmap.h"
 
 enum { HASHMAP_MIN_SLOTS = 8 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One line an event on stderr (or a file): time level program[pid] text. Libraries do not log, they
  * return errors; the line is written once, where the error stops travelling. Never give a secret to
- * these. */
+ * these. Any thread. */
 #ifndef STOKE_COMMON_LOG_H
 #define STOKE_COMMON_LOG_H
 

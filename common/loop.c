@@ -2,8 +2,9 @@
 /* A thread, its libevent base, and a mailbox: a list under a leaf lock with an eventfd that wakes
  * the base. Threads: its own; post from anywhere.
  *
- *   running  -> the mailbox is emptied batch by batch, in order, between I/O
- *   stopping -> set by the last job, posted by loop_free; the base ends once the mailbox is empty
+ *	running		the mailbox is emptied batch by batch, in order, between I/O
+ *	stopping	set by the last job, posted by loop_free; the base ends once the mailbox is
+ *			empty
  */
 #include "common/loop.h"
 

@@ -27,9 +27,10 @@
 struct CAPABILITY("mutex") mtx {
 	pthread_mutex_t m;
 };
+/* waits by the monotonic clock */
 struct cond {
 	pthread_cond_t c;
-}; /* waits by the monotonic clock */
+};
 
 #define MTX_INIT                                                                                   \
 	{                                                                                          \

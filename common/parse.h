@@ -9,8 +9,8 @@
 int parse_u64(const char *s, uint64_t max, uint64_t *ret);
 int parse_i64(const char *s, int64_t *ret);
 int parse_bool(const char *s, bool *ret); /* true false yes no on off 1 0 */
-/* bytes; "4M", "4MiB", "1.5G"; a bare number is multiplied by unit (JuiceFS: MiB for --cache-size)
- */
+/* bytes; "4M", "4MiB", "1.5G"; a bare number is multiplied by unit (JuiceFS: MiB for
+ * --cache-size) */
 int parse_size(const char *s, uint64_t unit, uint64_t *ret);
 /* microseconds; "12s", "250ms", "1h", "1d", "0.5"; a bare number is seconds, as JuiceFS has it */
 int parse_duration(const char *s, uint64_t *ret_us);

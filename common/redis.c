@@ -2,9 +2,13 @@
 /* Connections to one Redis server, lent out, and what is said over them. Threads: any that may
  * block.
  *
- * A connection: (none) -> connecting (counted in n_conns, on nobody's list) -> lent <-> idle (on
- * r->idle, the last used first) -> closed. One that is broken, or has unread replies, is closed
- * when it comes back. Invariant: n_conns <= max_conns. */
+ *	a connection is
+ *	connecting	counted in n_conns, on nobody's list
+ *	lent		its borrower's, from redis_acquire to redis_release
+ *	idle		on r->idle, the last used first
+ *	closed		when it comes back broken or with unread replies
+ *
+ * Invariant: n_conns <= max_conns. */
 #include "common/redis.h"
 
 #include <hiredis/hiredis.h>

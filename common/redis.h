@@ -33,9 +33,8 @@ const char *redis_name(const struct redis *r);
 /* overwrites the password inside the caller's copy of the url (argv) with '*' */
 void redis_blank_password(char *url);
 
-/* deadline_us, here and below: 0 is none.
- * A connected connection, or -ETIMEDOUT / -ECONNREFUSED when deadline_us (monotonic) passes;
- * reconnects with back-off and jitter */
+/* A connected connection, or -ETIMEDOUT / -ECONNREFUSED when deadline_us passes (monotonic, here
+ * and below; 0: none); reconnects with back-off and jitter */
 int redis_acquire(struct redis *r, uint64_t deadline_us, struct redis_conn **ret);
 /* gives it back; broken ones are closed. A connection must not have unread replies or an open
  * MULTI. */

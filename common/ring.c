@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Consistent hashing over sorted points. Pure; immutable after ring_new, so readers need no lock.
- */
+/* Consistent hashing over sorted points. Pure; immutable after ring_new: readers need no lock. */
 #include "common/ring.h"
 
 #include "common/hash.h"

@@ -10,14 +10,14 @@
 struct ring;
 struct ring_node {
 	const char *id;
-	uint32_t weight;
-}; /* weight 0: no points */
+	uint32_t weight; /* 0: no points */
+};
 
 enum { RING_WEIGHT_UNIT = 100, RING_POINTS_PER_UNIT = 1000 };
 
 /* Copies what it needs; nodes are known by their index afterwards. Same ids and weights give the
- * same ring whatever their order. 0, -ENOMEM, -EINVAL (above 10 000 nodes or 4 000 000 points:
- * weights are scaled down then, not refused) */
+ * same ring whatever their order. Above 4 000 000 points weights are scaled down. 0, -ENOMEM,
+ * -EINVAL (above 10 000 nodes) */
 int ring_new(const struct ring_node *nodes, size_t n, struct ring **ret);
 void ring_free(struct ring *r);
 /* up to max distinct nodes for the key, owner first, then successors in ring order; returns how

@@ -9,8 +9,7 @@
 struct sigv4_request {
 	const char *method; /* "GET" */
 	const char *host;   /* Host header as sent, port included when it is not the scheme's */
-	const char *path;   /* not encoded: "/bucket/chunks/0/0/1_0_4096"; encoded here, "/" kept,
-			       never twice */
+	const char *path;   /* not encoded: "/bucket/chunks/0/0/1_0_4096" (done here, "/" kept) */
 	const char *query;  /* already encoded "a=b&c=d", any order (sorted here); "" for none */
 	const char *payload_sha256;   /* hex, or "UNSIGNED-PAYLOAD" */
 	const char *region, *service; /* "us-east-1", "s3" */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fixed threads that take jobs from one list. Threads: its own; push from anywhere.
  *
- *   open    -> pushes are taken, threads sleep on `work` when the list is empty
- *   closing -> workq_free: only running jobs may still push; threads leave once the list is empty
+ *	open		pushes are taken, threads sleep on `work` when the list is empty
+ *	closing		workq_free: only running jobs may still push; threads leave once the list is
+ *			empty
  */
 #include "common/workq.h"
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fixed header before every body, in both directions. All numbers big-endian. proto/README.md
- *is the protocol in prose.
+ * is the protocol in prose.
  *
  *	off size
  *	 0   4  magic 0x53544b45 "STKE"
  *	 4   1  version of this frame layout and its operation (1)
  *	 5   1  operation (ops.def); an answer repeats the request's
  *	 6   2  status (ops.def); 0 in requests
- *	 8   8  request id, chosen by the asker, unique among its requests in flight on the
- *connection 16   4  flags (enum frame_flag) 20   4  remaining time in microseconds that the asker
- *will wait; 0: no limit. 0 in answers 24   4  length of the body that follows, at most
- *FRAME_BODY_MAX 28   4  CRC-32C of bytes 0…27
+ *	 8   8  request id, chosen by the asker: unique among those in flight on the connection
+ *	16   4  flags (enum frame_flag)
+ *	20   4  remaining time in microseconds that the asker will wait; 0: no limit. 0 in answers
+ *	24   4  length of the body that follows, at most FRAME_BODY_MAX
+ *	28   4  CRC-32C of bytes 0…27
  */
 #ifndef STOKE_PROTO_FRAME_H
 #define STOKE_PROTO_FRAME_H
@@ -35,8 +36,7 @@ enum frame_flag {
 	FRAME_NO_FILL = 1,  /* look in the store only */
 	FRAME_PREFETCH = 2, /* nobody waits for it yet */
 	FRAME_WANT_FD = 4,  /* unix socket: answer with a descriptor if the block is a file */
-	FRAME_HAS_FD =
-		8, /* answer: a descriptor came with the header (SCM_RIGHTS), no data in the body */
+	FRAME_HAS_FD = 8,   /* answer: a descriptor came with the header (SCM_RIGHTS), no body */
 	FRAME_ALL_FLAGS = 15,
 };
 

@@ -52,12 +52,11 @@ struct msg_stat {
 };
 
 void msg_key_encode(const struct msg_key *k, uint8_t p[MSG_KEY]);
-ssize_t msg_key_decode(const uint8_t *p, size_t n,
-		       struct msg_key *ret); /* size 0 or above FRAME_BLOCK_MAX: -EPROTO */
+/* size 0 or above FRAME_BLOCK_MAX: -EPROTO */
+ssize_t msg_key_decode(const uint8_t *p, size_t n, struct msg_key *ret);
 size_t msg_get_encode(const struct msg_get *g, uint8_t p[MSG_GET]);
-ssize_t
-msg_get_decode(const uint8_t *p, size_t n,
-	       struct msg_get *ret); /* range outside the block or not whole pieces: -EPROTO */
+/* range outside the block or not whole pieces: -EPROTO */
+ssize_t msg_get_decode(const uint8_t *p, size_t n, struct msg_get *ret);
 size_t msg_hello_encode(const struct msg_hello *h, uint8_t p[MSG_HELLO_MAX]);
 ssize_t msg_hello_decode(const uint8_t *p, size_t n, struct msg_hello *ret);
 size_t msg_welcome_encode(const struct msg_welcome *w, uint8_t p[MSG_HELLO_MAX]);
