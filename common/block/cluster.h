@@ -59,8 +59,9 @@ struct cluster_view {
 };
 void cluster_view_init(struct cluster_view *v);
 void cluster_view_fini(struct cluster_view *v);
-struct cluster *
-cluster_view_get(struct cluster_view *v); /* a reference, or NULL before the first */
-void cluster_view_set(struct cluster_view *v, struct cluster *c); /* takes c over */
+/* a reference, or NULL before the first */
+struct cluster *cluster_view_get(struct cluster_view *v);
+/* takes c over */
+void cluster_view_set(struct cluster_view *v, struct cluster *c);
 
 #endif

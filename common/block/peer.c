@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All daemons this process talks to, and how each of them is doing. Threads: peers_get, peer_start,
- *health from anywhere; the probe lives on the small connection's loop.
+ * health from anywhere; the probe lives on the small connection's loop.
  *
  * Health of a peer, under its leaf lock:
  *	good	calls are sent
  *	down	the last try to connect failed: calls end at once	peer_connect_failed
  *	slow	a hedge was needed: callers ask another first		peer_note, probe_fire
+ *
  * Both start the probe (an empty STAT on the small connection), which is repeated with back-off and
- *ends them: any connection that gets ready ends down, an answer to the probe in time ends slow. The
- *probe gives up after PROBE_TRIES failures and is started again by the next call that is refused.
- */
+ * ends them: any connection that gets ready ends down, an answer to the probe in time ends slow.
+ * The probe gives up after PROBE_TRIES failures and is started again by the next call that is
+ * refused. */
 #include "common/block/peer.h"
 
 #include "common/block/peer_conn.h"

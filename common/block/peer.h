@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pipelined connections from this process to daemons. Per daemon at most two (bulk; answers up to
- * SMALL bytes), opened when needed, each living on one of the loops given; many calls in flight,
- * answered in any order. */
+ * PEER_SMALL bytes), opened when needed, each living on one of the loops given; many calls in
+ * flight, answered in any order. */
 #ifndef STOKE_COMMON_BLOCK_PEER_H
 #define STOKE_COMMON_BLOCK_PEER_H
 
@@ -33,9 +33,10 @@ struct peers_conf {
 int peers_new(const struct peers_conf *conf, struct peers **ret);
 /* closes; calls in flight end with -ECANCELED. Nobody may use p any more; not on one of the loops.
  * NULL is fine */
-/* the volume's id from now on, for handshakes to come; connections that are open stay. Any thread */
-void peers_set_volume(struct peers *p, const struct hash128 *volume);
 void peers_free(struct peers *p);
+/* the volume's id from now on, for handshakes to come; connections that are open stay. Any
+ * thread */
+void peers_set_volume(struct peers *p, const struct hash128 *volume);
 /* addr: host or absolute socket path; found or made. NULL: no memory or more than
  * CLUSTER_MEMBERS_MAX */
 struct peer *peers_get(struct peers *p, const char *addr, uint16_t port);
@@ -52,15 +53,16 @@ struct peer_call {
 	uint8_t head[MSG_GET]; /* body: head, then out (PUT: data and sums) */
 	size_t head_len;
 	struct blob out[2]; /* memory blobs; references owned by the call until done */
-	struct buf *in; /* where a good answer's body goes (reserved by the caller, owned by it);
-			   NULL: a small one is skipped */
-	size_t in_off, in_cap; /* a body longer than this closes the connection */
+	/* where a good answer's body goes (reserved by the caller, owned by it); NULL: a small one
+	 * is skipped */
+	struct buf *in;
+	size_t in_off, in_cap; /* a body longer than in_cap closes the connection */
 	size_t in_len;	       /* its length */
-	int fd;		  /* answer with FRAME_HAS_FD: the descriptor, caller closes; else -1 */
-	uint16_t verdict; /* the answer's status (ops.def) when there was one, else ST_OK; tells
-			     -EACCES of an object from that of a handshake */
-	char reason[REQ_REASON]; /* text of an answered error, or what is wrong with the connection
-				  */
+	int fd; /* answer with FRAME_HAS_FD: the descriptor, caller closes; else -1 */
+	/* the answer's status (ops.def) when there was one, else ST_OK; tells -EACCES of an object
+	 * from that of a handshake */
+	uint16_t verdict;
+	char reason[REQ_REASON]; /* text of an answered error, or what broke the connection */
 	/* both on the connection's loop. filling: at most once, before done. status: 0 or a
 	 * negative errno (msg_status_to_errno, -EHOSTDOWN, -ECONNREFUSED, -ETIMEDOUT, -EPROTO,
 	 * -EACCES, -ESTALE, -EBUSY (PEER_MAX_IN_FLIGHT are waiting), -ECANCELED). filling may be
@@ -114,15 +116,15 @@ bool peer_is_local(const struct peer *p); /* a unix socket: descriptors can be a
 /* --- the source layer --- */
 enum source_peer_mode {
 	PEER_OWNER,  /* mount: owner, then successor */
-	PEER_HOLDER, /* daemon: who should have it already, asked with NO_FILL for at most 300 ms;
-			never itself */
+	PEER_HOLDER, /* daemon: who should have it already, NO_FILL, at most 300 ms; never itself */
 };
 struct source_peer_conf {
 	enum source_peer_mode mode;
 	struct peers *peers;
 	struct cluster_view *view;
-	const char *self; /* PEER_HOLDER: own member id. PEER_OWNER: id of the member on this node,
-			     reached through socket */
+	/* PEER_HOLDER: own member id. PEER_OWNER: id of the member on this node, reached through
+	 * socket */
+	const char *self;
 	const char *socket; /* its unix socket; NULL: none */
 	struct workq *disk; /* reads passed descriptors that are not warm; needed with socket */
 };

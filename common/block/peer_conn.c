@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One connection to a daemon: opening, handshake, calls, end. Thread: the connection's loop; a host
- *name is looked up by the resolver's thread, which comes back through the loop's mailbox.
+ * name is looked up by the resolver's thread, which comes back through the loop's mailbox.
  *
  *	IDLE		no socket. A call opens it (conn_open), unless it failed less than
- *backoff_us ago RESOLVING	the name is being looked up -> conn_connect CONNECTING	->
- *conn_connected sends HELLO HELLO		waits for WELCOME -> PROOF on TCP, READY on a unix
- *socket PROOF		waits for OK -> READY READY		calls are written and answered
- *(peer_io.c) CLOSED		peers_free was called conn_fail leads from every state to IDLE and
- *ends all calls; a socket exists from CONNECTING to READY. A call is in queue or sent, except while
- *its end is told. */
+ *			backoff_us ago
+ *	RESOLVING	the name is being looked up	-> conn_connect
+ *	CONNECTING	-> conn_connected sends HELLO
+ *	HELLO		waits for WELCOME		-> PROOF on TCP, READY on a unix socket
+ *	PROOF		waits for OK			-> READY
+ *	READY		calls are written and answered (peer_io.c)
+ *	CLOSED		peers_free was called
+ *
+ * conn_fail leads from every state to IDLE and ends all calls; a socket exists from CONNECTING to
+ * READY. A call is in queue or sent, except while its end is told. */
 #include "common/block/peer_conn.h"
 
 #include <arpa/inet.h>

@@ -66,8 +66,8 @@ struct peer {
 	int error GUARDED_BY(lock);
 	unsigned damaged GUARDED_BY(lock);
 	struct peer_latency latency GUARDED_BY(lock);
-	bool probing
-		GUARDED_BY(lock); /* probe_job is posted, or the probe's timer or call is alive */
+	/* probe_job is posted, or the probe's timer or call is alive */
+	bool probing GUARDED_BY(lock);
 
 	/* the small connection's loop only */
 	struct loop_job probe_job;

@@ -2,8 +2,8 @@
 /* The bytes of one connection to a daemon. Thread: the connection's loop.
  *
  * Out: a call's header and head are copied into a tx and its blobs referenced, so that from then on
- *the call is not needed for writing; several tx leave with one sendmsg. In: header, then the body
- *straight into the call's buffer.
+ * the call is not needed for writing; several tx leave with one sendmsg. In: header, then the body
+ * straight into the call's buffer.
  *
  * A request id is slot | generation << 16. A slot is
  *	free		in the free list; its generation grew, so an old answer names nothing

@@ -4,10 +4,17 @@
  * NULL operation means "ask the next layer". The rules every layer keeps are in
  * docs/architecture.md §3.
  *
- * Status: 0, or -ENOENT not here · -EBADMSG damaged · -ETIMEDOUT, -EHOSTDOWN, -EBUSY, -ECONNREFUSED
- * a peer (all mean: ask the next) · final, of the object store only: -ENODATA (404), -EACCES (403),
- * -EIO (after all retries, or the object is wrong), with req->reason · -ENOBUFS (prefetch found no
- * memory), -ECANCELED (chain is draining), -ENOMEM. */
+ * Status: 0, or
+ *	-ENOENT		not here				ask the next
+ *	-EBADMSG	damaged					ask the next
+ *	-ETIMEDOUT, -EHOSTDOWN, -EBUSY, -ECONNREFUSED
+ *			a peer					ask the next
+ *	-ENODATA	the object store's 404			final, with req->reason
+ *	-EACCES		its 403					final, with req->reason
+ *	-EIO		after all retries, or the object is wrong	final, with req->reason
+ *	-ENOBUFS	prefetch found no memory
+ *	-ECANCELED	the chain is draining
+ *	-ENOMEM */
 #ifndef STOKE_COMMON_BLOCK_SOURCE_H
 #define STOKE_COMMON_BLOCK_SOURCE_H
 
@@ -22,16 +29,19 @@
 enum { REQ_DEPTH = 12, REQ_REASON = 256 };
 
 enum req_flags {
-	REQ_NO_FILL = 1,  /* stores only: never enters flight, never leads, never goes to the object
-			     store */
-	REQ_PREFETCH = 2, /* nobody waits for it yet: never waits for memory */
-	REQ_NO_ADMIT = 4, /* pass it on, keep nothing */
-	REQ_FILL = 8,	/* no data wanted: done when the owner has it stored (warm-up). ram, flight
-			   and object pass it on / refuse it */
-	REQ_PROBE = 16, /* no data wanted: 0 when the owner has it stored, else -ENOENT (warm-up
-			   --check) */
-	REQ_RANGE_ONLY = 32, /* random reader: a layer must not widen it to the whole block unless
-				it has to */
+	/* stores only: never enters flight, never leads, never goes to the object store */
+	REQ_NO_FILL = 1,
+	/* nobody waits for it yet: never waits for memory */
+	REQ_PREFETCH = 2,
+	/* pass it on, keep nothing */
+	REQ_NO_ADMIT = 4,
+	/* no data wanted: done when the owner has it stored (warm-up). ram and flight pass it on,
+	 * object refuses it */
+	REQ_FILL = 8,
+	/* no data wanted: 0 when the owner has it stored, else -ENOENT (warmup --check) */
+	REQ_PROBE = 16,
+	/* random reader: a layer must not widen it to the whole block unless it has to */
+	REQ_RANGE_ONLY = 32,
 };
 
 /* which kind of source answered; for "bytes by source" */
@@ -54,8 +64,7 @@ struct req_env {
 	struct metrics *metrics; /* may be NULL in tests */
 	enum codec codec;	 /* blocks that are encoded come whole from the object store */
 	uint32_t block_size;
-	bool want_sums; /* daemon: whole blocks from the object store get their checksums computed
-			 */
+	bool want_sums; /* daemon: checksums of whole blocks from the object store are computed */
 	unsigned live;	/* requests alive; drain waits for 0 (atomic) */
 	/* source.c's own, zero at the start: the deadlines of forks, made with the first layer and
 	 * freed with the last */
@@ -75,8 +84,9 @@ struct block_req {
 	enum pool_class klass;
 	uint64_t deadline_us; /* of the whole request; 0: none. Enforced by the fork that set it */
 	struct blob data;     /* answer: exactly [off, off + len); put: the whole block */
-	struct blob sums; /* checksums of all pieces, only when data is the whole block and they are
-			     known; else empty */
+	/* checksums of all pieces, only when data is the whole block and they are known; else
+	 * empty */
+	struct blob sums;
 	enum req_via via;
 	char reason[REQ_REASON]; /* final errors: object's name and what happened */
 	size_t reserved;	 /* budget taken and not yet turned into buffers */
@@ -92,8 +102,8 @@ struct block_req {
 		bool passed;
 	} frame[REQ_DEPTH];
 	unsigned depth;
-	bool inner; /* made by a layer (fork, whole block for a range): no read of its own in the
-		       counters */
+	/* made by a layer (fork, whole block for a range): no read of its own in the counters */
+	bool inner;
 	/* set by a layer that can use a growing prefix (flight); see req_progress */
 	void (*progress)(struct block_req *req, const struct blob *data, size_t valid, void *arg);
 	void *progress_arg;
@@ -105,9 +115,8 @@ struct source_ops {
 	const char *name;
 	void (*get)(struct source *s, struct block_req *req);
 	void (*put)(struct source *s, struct block_req *req);
-	void (*admit)(
-		struct source *s,
-		struct block_req *req); /* keep a whole block (take references, return at once) */
+	/* keep a whole block (take references, return at once) */
+	void (*admit)(struct source *s, struct block_req *req);
 	void (*drop)(struct source *s, struct block_req *req);
 	void (*free)(struct source *s); /* only itself, with source_fini */
 };
@@ -165,22 +174,25 @@ void req_unreserve(struct block_req *req);
  * memory while it holds some: 0 when plain. A put without it in req->reserved shares one spare
  * buffer with the others. */
 size_t req_put_need(const struct req_env *env, uint32_t size);
-/* a buffer of len bytes out of req->reserved; NULL: no memory in the machine, or a bug (asserted)
- */
+/* a buffer of len bytes out of req->reserved; NULL: no memory in the machine, or a bug
+ * (asserted) */
 struct buf *req_take(struct block_req *req, size_t len);
 
 /* --- several ways --- */
 /* A second request for the parent's bytes with memory of its own; it ends by itself. NULL when
  * there is no memory: then there is no fork, and the parent is unchanged. flags replace the
  * parent's; timeout_us (0: the parent's deadline) is enforced here and nowhere else: when it
- * passes, the child counts as failed with -ETIMEDOUT for the race, its late answer is dropped. The
- * parent's race runs from the first req_fork until it is completed: the first child that succeeds
- * completes the parent (data, sums, via are handed over). When a child fails, lost(parent, status,
- * arg) is called if others still run or not (*running tells how many): the layer may fork again,
- * wait, or pass the parent on or complete it (which ends the race; it must when running is 0 and
- * nothing was forked). Calls to lost and tick of one parent never overlap, and while one runs the
- * parent stays alive and uncompleted. Outside of them the parent belongs to the race as soon as a
- * child was started, and may be gone: fork and set the timer first, start the children last. */
+ * passes, the child counts as failed with -ETIMEDOUT for the race, its late answer is dropped.
+ *
+ * The parent's race runs from the first req_fork until it is completed: the first child that
+ * succeeds completes the parent (data, sums, via are handed over). When a child fails, lost(parent,
+ * status, running, arg) is called; running tells how many others still run. The layer may fork
+ * again, wait, or pass the parent on or complete it (which ends the race; it must when running is 0
+ * and nothing was forked).
+ *
+ * Calls to lost and tick of one parent never overlap, and while one runs the parent stays alive and
+ * uncompleted. Outside of them the parent belongs to the race as soon as a child was started, and
+ * may be gone: fork and set the timer first, start the children last. */
 typedef void race_fn(struct block_req *parent, int status, unsigned running, void *arg);
 struct block_req *req_fork(struct block_req *parent, uint32_t flags, uint64_t timeout_us,
 			   race_fn *lost, void *arg);
@@ -209,11 +221,14 @@ void req_env_drain(struct req_env *env);
 /* whole blocks in memory, newest kept, given up when the pool needs room. max_bytes: at most that
  * much of the pool */
 int source_ram_new(struct req_env *env, struct source *next, size_t max_bytes, struct source **ret);
-/* The same in two halves, for a chain with [flight] between them: keep, below, admits a block before the flight forgets the fetch
- * that brought it, and looks again before a leader goes down; front, above, answers from keep. So nobody who asks in between fetches
- * a second time. front is freed before keep. */
-int source_keep_new(struct req_env *env, struct source *next, size_t max_bytes, struct source **ret);
-int source_front_new(struct req_env *env, struct source *next, struct source *keep, struct source **ret);
+/* The same in two halves, for a chain with [flight] between them: keep, below, admits a block
+ * before the flight forgets the fetch that brought it, and looks again before a leader goes down;
+ * front, above, answers from keep. So nobody who asks in between fetches a second time. front is
+ * freed before keep. */
+int source_keep_new(struct req_env *env, struct source *next, size_t max_bytes,
+		    struct source **ret);
+int source_front_new(struct req_env *env, struct source *next, struct source *keep,
+		     struct source **ret);
 /* equal requests become one; reserves for those who lead. whole_on_second: a second range of a
  * block that misses starts the whole fetch (daemon), and so does the first when the volume's blocks
  * are encoded; it is admitted by the layers above */
@@ -240,8 +255,8 @@ struct fault_rule {
 	uint64_t delay_us;
 };
 int source_fault_new(struct req_env *env, struct source *next, struct source **ret);
-void source_fault_add(struct source *s,
-		      const struct fault_rule *rule); /* at most 16; the first that fits counts */
+/* at most 16 rules; the first that fits counts */
+void source_fault_add(struct source *s, const struct fault_rule *rule);
 /* requests that hang now end with their rule's status, or go on when it is 0 */
 void source_fault_release(struct source *s);
 /* get requests that arrived */

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Equal requests become one. The first to ask for bytes leads a fetch; whoever asks for bytes
- *inside them meanwhile is parked on it, without memory of his own, and is answered with a slice of
- *the leader's buffer: as soon as the valid prefix covers his range, or at the end. A whole block is
- *never parked on a range, since no range covers it.
+ * inside them meanwhile is parked on it, without memory of his own, and is answered with a slice of
+ * the leader's buffer: as soon as the valid prefix covers his range, or at the end. A whole block
+ * is never parked on a range, since no range covers it.
  *
- *	state of a fetch                    entered by
- *	in line    listed, leader waits     flight_lead of a demand (prefetch reserves before it is
- *listed: it never waits) for memory running    the leader is below      leader_go over       not
- *listed, its parked   fetch_over are answered or re-enter
+ *	a fetch is	that is					entered by
+ *	in line		listed, its leader waits for memory	flight_lead, flight_widen
+ *			(a prefetch has it before)
+ *	running		listed, the leader is below		leader_go
+ *	over		not listed, its parked are answered	fetch_over
+ *			or enter again
  *
  * A leader's error is everybody's error, but for two: its own deadline passed, and a prefetch found
- *no memory. Then those parked enter again, through the loop: the first of them leads, the others
- *join him. Any thread; one leaf lock over the table. */
+ * no memory. Then those parked enter again, through the loop: the first of them leads, the others
+ * join him. Any thread; one leaf lock over the table. */
 #include "common/block/source.h"
 
 #include "common/clock.h"

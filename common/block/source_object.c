@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The last layer: the object store. A get is one GET of the object or of a range of it; encoded
- *blocks always come whole and are decoded in the codecs' threads. What came is checked by length,
- *and never handed on when it is not exactly the block: no layer above could tell. Completions run
- *on the store's thread or, with work for the processor, on a codecs' thread. No lock but the one
- *over the spare buffer.
+ * blocks always come whole and are decoded in the codecs' threads. What came is checked by length,
+ * and never handed on when it is not exactly the block: no layer above could tell. Completions run
+ * on the store's thread or, with work for the processor, on a codecs' thread. No lock but the one
+ * over the spare buffer.
  *
  *	get: asked -> memory reserved -> object_start -> got -> [decoded, sums] -> done
- *	put: asked -> [encode buffer: reserved, or the spare one in turn -> encoded] -> object_start
- *-> done */
+ *	put: asked -> [buffer to encode into: reserved, or the spare one in turn -> encoded]
+ *	     -> object_start -> done */
 #include "common/block/source.h"
 
 #include <inttypes.h>

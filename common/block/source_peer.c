@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The layer that asks other daemons. Threads: any; what happens to one request is serialised by its
- *race (source.h), or by there being only one try.
+ * race (source.h), or by there being only one try.
  *
  * A request that comes here becomes an "ask": one or two targets, tried one after the other.
  *
  *	ask_next	a try of the next target in a fork (own memory; the request's own
- *reservation is given back), so that it can be raced. Without memory for a fork the request itself
- *is carried out with its own reservation (ask_carry): one target at a time, and instead of a hedge
- *the try is given up when it is quiet for the hedge's time. ask_tick	the hedge: the next target
- *is tried beside the first; when there is none and a second has passed, the layer below. Nobody
- *hedges after
- *FILLING: then only the peer's health is watched. ask_lost	a try failed: the next target, or
- *wait for the other, or ask_pass: the layer below
+ *			reservation is given back), so that it can be raced
+ *	ask_carry	without memory for a fork: the request itself is carried out with its own
+ *			reservation, one target at a time; instead of a hedge the try is given up
+ *			when it was quiet for CARRIED_US and there is another target
+ *	ask_tick	no answer in the hedge's time. Bytes of other answers put it off. The next
+ *			target is tried beside the first, or, without one, the layer below
+ *			(ask_below). After FILLING nobody hedges as long as the peer lives: its
+ *			health is watched (tick_watched)
+ *	ask_failed	a try failed: the next target, or wait for the other, or ask_pass: the
+ *			layer below
  *
  * So the first try never needs more memory than the request brought, but for the moment in which a
- *fork is made. Final verdicts of the object store that a peer reports complete the request. */
+ * fork is made. Final verdicts of the object store that a peer reports complete the request. */
 #include "common/block/source_peer.h"
 
 #include "common/block/source_race.h"
@@ -290,7 +293,8 @@ static bool tick_watched(struct ask *a, struct block_req *parent, const struct p
 	return true;
 }
 
-/* No answer in the hedge's time. Bytes of other answers tell that the peer works, and ours waits behind them. */
+/* No answer in the hedge's time. Bytes of other answers tell that the peer works, and ours waits
+ * behind them. */
 static bool tick_put_off(struct ask *a, struct block_req *parent, const struct peer_health *h)
 {
 	uint64_t us = hedge_us(h);
@@ -316,7 +320,8 @@ static void ask_tick(struct block_req *parent, void *arg)
 	} else if (tick_put_off(a, parent, &h)) {
 		return;
 	}
-	/* a short silence is worth a hedge, but a peer is set behind the others only for a long one: the others would fetch what it holds */
+	/* a short silence is worth a hedge, but a peer is set behind the others only for a long
+	 * one: the others would fetch what it holds */
 	if (h.idle_us >= HEDGE_MAX_US)
 		peer_note(p, -ETIMEDOUT);
 	metric_add(a->sp->hedges, 1);

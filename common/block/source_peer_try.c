@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One try of one peer for one request: the call and its checks, or the read of a descriptor that
- *was passed. Threads: started on any; goes on on the connection's loop, cold pages in the disk's
- *threads.
+ * was passed. Threads: started on any; goes on on the connection's loop, cold pages in the disk's
+ * threads.
  *
  *	start -> a cached descriptor?	-> warm: done | cold: disk thread -> done
  *	      -> call			-> data: checked, done

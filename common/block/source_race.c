@@ -2,20 +2,22 @@
 /* Several ways to one answer: children with memory of their own race for their parent.
  *
  * Everything that happens in a race (a child ended, a child's time is over, the tick) is an event
- *in its queue. Whichever thread brings an event while nobody works on the queue becomes the runner
- *and handles events one by one, without the lock; the others only leave theirs. So calls to lost
- *and tick of one parent never overlap, the parent is not completed under them, and a callback that
- *starts a child which fails at once does not recurse.
+ * in its queue. Whichever thread brings an event while nobody works on the queue becomes the runner
+ * and handles events one by one, without the lock; the others only leave theirs. So calls to lost
+ * and tick of one parent never overlap, the parent is not completed under them, and a callback that
+ * starts a child which fails at once does not recurse.
  *
- *	child     event        next
- *	running   ended, 0     first: its answer becomes the parent's, the race is over; its request
- *is freed running   ended, < 0   lost(); its request is freed running   timed out    late,
- *lost(-ETIMEDOUT) late      ended        dropped
+ *	child		event		what happens
+ *	running		ended, 0	first: its answer becomes the parent's, the race is over;
+ *					its request is freed
+ *	running		ended, < 0	lost(); its request is freed
+ *	running		timed out	late from now on, lost(-ETIMEDOUT)
+ *	late		ended		dropped
  *
  * The race is over when its parent is passed on or completed, by the runner or (before any child
- *was started) by its holder: parent is NULL then, and children that still run are dropped as they
- *end. Until the first child leaves nothing can happen in a race, so its holder needs no lock:
- *timers are armed only then. References: the parent's, one a child, one a tick, the runner's. */
+ * was started) by its holder: parent is NULL then, and children that still run are dropped as they
+ * end. Until the first child leaves nothing can happen in a race, so its holder needs no lock:
+ * timers are armed only then. References: the parent's, one a child, one a tick, the runner's. */
 #include "common/block/source_race.h"
 
 #include "common/block/source_clock.h"

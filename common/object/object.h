@@ -42,25 +42,27 @@ struct object_info {
 
 struct object_req {
 	enum object_op op;
-	const char *key; /* full key below the bucket, "vol/chunks/0/0/1_0_4096"; LIST: the prefix.
-			    Lives until done */
-	uint64_t off, len; /* GET: bytes wanted; len 0: the whole object. A range past the end gives
-			      fewer bytes */
+	/* full key below the bucket, "vol/chunks/0/0/1_0_4096"; LIST: the prefix. Lives until
+	 * done */
+	const char *key;
+	/* GET: bytes wanted; len 0: the whole object. A range past the end gives fewer bytes */
+	uint64_t off, len;
 	unsigned char *buf; /* GET: where bytes go. PUT: the bytes. Owned by the caller */
 	size_t cap;	    /* GET: room in buf. PUT: length */
 	size_t got;	    /* GET: bytes that came. HEAD: size of the object */
 	bool if_absent;	    /* PUT: fail with -EEXIST when it is there */
-	const char *const
-		*keys; /* DELETE_MANY: at most 1 000 full keys; missing ones are no error */
+	/* DELETE_MANY: at most 1 000 full keys; missing ones are no error */
+	const char *const *keys;
 	size_t n_keys;
 	const char *start_after; /* LIST: keys behind this one; NULL: from the start */
-	struct object_info
-		*list; /* LIST: result, up to 1 000, sorted; freed with object_list_free */
+	/* LIST: result, up to 1 000, sorted; freed with object_list_free */
+	struct object_info *list;
 	size_t n_list;
 	bool more;	      /* LIST: there are more */
 	uint64_t deadline_us; /* 0: none */
-	uint64_t persist_us;  /* go on with retries for at least this long, whatever conf.retries
-				 says (uploads); 0: by count only */
+	/* go on with retries for at least this long, whatever conf.retries says (uploads); 0: by
+	 * count only */
+	uint64_t persist_us;
 	char reason[256];
 	void (*progress)(struct object_req *req, size_t valid);
 	void (*done)(struct object_req *req, int status);
@@ -85,9 +87,9 @@ struct object_store {
 struct object_conf {
 	const char *storage; /* as in the setting: "s3", "minio", "file", … */
 	const char *bucket;  /* URL or directory */
-	const char *access_key, *secret_key,
-		*session_token; /* the setting's, unsealed; NULL or "": environment first anyway,
-				   see object_s3.c */
+	/* the setting's, unsealed; may be NULL or "": the environment goes first anyway, see
+	 * object_s3_cred.h */
+	const char *access_key, *secret_key, *session_token;
 	unsigned max_conns; /* parallel requests; the rest waits in line. 0: 64; file: at most 16 */
 	unsigned retries;   /* 0: 10 */
 	struct metrics *metrics; /* may be NULL */

@@ -4,12 +4,17 @@
  * Threads: object_start runs anywhere; a PUT passes the sums' threads first; all else is the
  * loop's.
  *
- *   summing   PUT only: CRC-32C, and SHA-256 when it goes over http. s3_start -> sums_run
- *   inbox     under the lock, until the loop takes it. s3_deliver -> inbox_taken
- *   queued    first in, first out; ended by its deadline. queue_timer_fired
- *   on wire   in a slot, one attempt. pump -> attempt
- *   waiting   in its slot, between two attempts: a store that fails sees fewer requests.
- * attempt_failed -> wait_fired done      end
+ *	summing		PUT only: CRC-32C, and SHA-256 when it goes over http
+ *			s3_start -> sums_run
+ *	inbox		under the lock, until the loop takes it
+ *			s3_deliver -> inbox_taken
+ *	queued		first in, first out; ended by its deadline
+ *			queue_timer_fired
+ *	on wire		in a slot, one attempt
+ *			pump -> attempt
+ *	waiting		in its slot, between two attempts: a store that fails sees fewer requests
+ *			attempt_failed -> wait_fired
+ *	done		end
  *
  * Payloads: over https the signature leaves the body out (UNSIGNED-PAYLOAD), since TLS guards it;
  * over http the body's SHA-256 is signed, so that a server refuses bytes that changed on the way.

@@ -17,8 +17,8 @@ struct s3_slot;
 struct s3 {
 	struct object_store base;
 	struct loop *loop;
-	struct s3_endpoint
-		endpoint; /* the loop's after start: its region may be corrected by the server */
+	/* the loop's after start: its region may be corrected by the server */
+	struct s3_endpoint endpoint;
 	unsigned retries, max_conns;
 	struct workq *sums; /* checksums of what is PUT: milliseconds a block, not on the loop */
 	struct mtx lock;

@@ -2,11 +2,12 @@
 /* Where keys come from, and the conversation with the instance's metadata service. Thread: the
  * loop's (s3_keys_static: any).
  *
- *   fixed    environment or setting: for ever
- *   asking   token -> role's name -> role's keys: requests wait unless older keys still hold.
- * s3_cred_get, retry_fired role     keys of a role; asked for again EARLY seconds before they
- * expire, or when the server calls them expired none     no service, or no role there: unsigned;
- * asked again after PAUSE_US
+ *	fixed		environment or setting: for ever
+ *	asking		token -> role's name -> role's keys: requests wait unless older keys still
+ *			hold				s3_cred_get, s3_cred_renew, retry_fired
+ *	role		keys of a role; asked for again EARLY seconds before they expire, or when
+ *			the server calls them expired
+ *	none		no service, or no role there: unsigned; asked again after PAUSE_US
  */
 #include "common/object/object_s3_cred.h"
 

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys that S3 requests are signed with (private to object_s3*.c): the environment's ACCESS_KEY
- * / SECRET_KEY (/ SESSION_TOKEN), its AWS_ACCESS_KEY_ID / AWS_SECRET_ACCESS_KEY (/
- * AWS_SESSION_TOKEN), the setting's, then those of the instance's role from the metadata service
- * (IMDSv2), renewed before they expire. None of them: requests go unsigned. All calls but the pure
- * ones on the loop's thread. */
+/* The keys that S3 requests are signed with (private to object_s3*.c). The first that is there:
+ *
+ *	the environment's ACCESS_KEY, SECRET_KEY (, SESSION_TOKEN)
+ *	its AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY (, AWS_SESSION_TOKEN)
+ *	the setting's
+ *	the instance's role's, from the metadata service (IMDSv2), renewed before they expire
+ *
+ * None of them: requests go unsigned. All calls but the pure ones on the loop's thread. */
 #ifndef STOKE_COMMON_OBJECT_OBJECT_S3_CRED_H
 #define STOKE_COMMON_OBJECT_OBJECT_S3_CRED_H
 

@@ -27,8 +27,7 @@ static const struct storage {
 	{"space", FORM_VHOST, 1, ""},  /* BUCKET.REGION.digitaloceanspaces.com */
 	{"obs", FORM_VHOST, 2, ""},    /* BUCKET.obs.REGION.myhuaweicloud.com */
 	{"cos", FORM_VHOST, 2, ""},    /* BUCKET-APPID.cos.REGION.myqcloud.com */
-	{"oss", FORM_VHOST, 1, ""}, /* BUCKET.oss-REGION.aliyuncs.com, whose region is "oss-REGION"
-				     */
+	{"oss", FORM_VHOST, 1, ""}, /* BUCKET.oss-REGION.aliyuncs.com; the region is "oss-REGION" */
 	{"ks3", FORM_VHOST, 1, "ks3-"}, /* BUCKET.ks3-REGION.ksyuncs.com */
 	{"eos", FORM_VHOST, 1, "eos-"}, /* BUCKET.eos-REGION.cmecloud.cn */
 };

@@ -20,9 +20,10 @@ struct s3xml_listing {
 int s3xml_list(const void *p, size_t n, struct s3xml_listing *ret);
 void s3xml_listing_fini(struct s3xml_listing *l);
 
+/* texts are cut where they are longer */
 struct s3xml_error {
 	char code[64], message[160], key[160];
-}; /* cut where they are longer */
+};
 /* <Error>: 0 or -EPROTO, then with whatever was read so far */
 int s3xml_error(const void *p, size_t n, struct s3xml_error *ret);
 /* DeleteObjects' answer: how many keys it reports as not deleted, NoSuchKey left out (the first is
