@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ceiling of FUSE itself: a file system of FILES files of MIB MiB each that answers every read
- *at once from memory, with the mount options of stoke mount (1 MiB requests, own receive threads,
- *no attribute calls in between). fuse_null DIR FILES MIB THREADS	serves until it is unmounted
- *or killed */
+ * at once from memory, with the mount options of stoke mount (1 MiB requests, own receive threads,
+ * no attribute calls in between).
+ *
+ *	fuse_null DIR FILES MIB THREADS		serves until it is unmounted or killed
+ */
 #include <fuse_lowlevel.h>
 #include <pthread.h>
 #include <signal.h>

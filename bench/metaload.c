@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Metadata operations, timed: THREADS threads, each with a directory of its own below DIR, COUNT
- *operations each. metaload DIR THREADS COUNT Prints one line of JSON: operations per second of
- *mkdir, create, stat, open (open + close), rename, unlink, rmdir. */
+ * operations each.
+ *
+ *	metaload DIR THREADS COUNT
+ *
+ * Prints one line of JSON: operations per second of mkdir, create, stat, open (open + close),
+ * rename, unlink, rmdir. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PUT and GET of N objects of SIZE at concurrency C through object.h: the ceiling of what a mount
- *or a daemon can take from this store.
+ * or a daemon can take from this store.
  *
  *	objbench STORAGE BUCKET [N [SIZE [C]]]		256 objects of 4M, 16 at a time
  *
  * Keys come from ACCESS_KEY and SECRET_KEY. The objects live below objbench-<random>/ and are
- *deleted afterwards. Prints MiB/s, and the CPU seconds that one GiB cost this process. */
+ * deleted afterwards. Prints MiB/s, and the CPU seconds that one GiB cost this process. */
 #include "common/object/object.h"
 
 #include <sys/resource.h>

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Readers of files, timed.
- *	readload seq  KIB FILE…		one thread a file reads it once from start to end in KIB
- *requests readload rand COUNT FILE…	one thread a file reads COUNT random aligned 4 KiB pieces
+ *
+ *	readload seq KIB FILE…		one thread a file reads it once from start to end, KIB KiB a
+ *					request
+ *	readload rand COUNT FILE…	one thread a file reads COUNT random aligned 4 KiB pieces
+ *
  * Prints one line of JSON: bytes, seconds, mib_s, iops, p50_us, p99_us, errors. Buffered reads; the
- *caller drops caches before. */
+ * caller drops caches before. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>

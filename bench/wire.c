@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the wire gives: the block files of a cache directory, whole, over loopback TCP.
+ *
  *	wire bare DIR CONNS ROUNDS
  *		a bare server (sendfile) and bare readers (recv into one buffer a connection): the
- *ceiling wire daemon DIR CONNS ROUNDS HOST PORT GROUP SECRET_FILE VOLUME_HEX the same blocks from
- *stoke-cached through the protocol, checksums verified, 4 requests in flight a connection Each
- *connection reads all blocks ROUNDS times. Prints one line of JSON: bytes, seconds, mib_s. */
+ *		ceiling
+ *	wire daemon DIR CONNS ROUNDS HOST PORT GROUP SECRET_FILE VOLUME_HEX
+ *		the same blocks from stoke-cached through the protocol, checksums verified, 4
+ *		requests in flight a connection
+ *
+ * Each connection reads all blocks ROUNDS times. Prints one line of JSON: bytes, seconds, mib_s. */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One served connection, and the calls on it. Everything here runs on the connection's loop, except
- *that a call's block request is completed by anybody, and that a disk thread sends while the
- *connection is lent to it. Private to worker.c, conn.c (reading, life), serve.c (operations) and
+ * that a call's block request is completed by anybody, and that a disk thread sends while the
+ * connection is lent to it. Private to worker.c, conn.c (reading, life), serve.c (operations) and
  * answer.c (writing).
  *
  * Connection: who may do what
  *
- *	state	 reads			 answers		leaves by
- *	HELLO	 one HELLO		 WELCOME or a refusal	5 s of silence; anything else
- *	PROOF	 one PROOF (TCP only)	 OK or DENIED		the same
- *	SERVING	 requests, while fewer than CONN_MAX_CALLS are unanswered	out of order
- *end of stream, garbage, a stalled frame or reader
- *	CLOSED	 nothing		 nothing		freed when its last call ended and
- *it is not lent
+ *	state		reads			answers			leaves by
+ *	HELLO		one HELLO		WELCOME or a refusal	5 s of silence;
+ *									anything else
+ *	PROOF		one PROOF (TCP only)	OK or DENIED		the same
+ *	SERVING		requests, while fewer	out of order		end of stream, garbage,
+ *			than CONN_MAX_CALLS				a stalled frame or
+ *			are unanswered					reader
+ *	CLOSED		nothing			nothing			freed when its last call
+ *									ended and it is not lent
  *
  * Call: received -> with the chain (in conn->calls) -> answer in conn->out -> sent -> freed; on a
- *closed connection it ends as soon as the chain gives it back. */
+ * closed connection it ends as soon as the chain gives it back. */
 #ifndef STOKE_CACHED_CONN_H
 #define STOKE_CACHED_CONN_H
 
@@ -26,8 +28,8 @@ enum {
 	CONN_IN = 2048, /* room for frames; bodies of PUT go to their own memory */
 	CONN_MAX_CALLS = 256,
 	CONN_MAX_FDS = 4096, /* descriptors of blocks a mount may hold; beyond it bytes are sent */
-	CONN_INLINE_MAX =
-		131072, /* ranges up to this are read on the loop when their pages are in memory */
+	/* ranges up to this are read on the loop when their pages are in memory */
+	CONN_INLINE_MAX = 131072,
 	CONN_HELLO_US = 5000000,
 	CONN_FRAME_US = 10000000,	/* from a frame's first byte to its last */
 	CONN_BODY_US = 60000000,	/* the same for the body of a PUT */
@@ -60,8 +62,7 @@ struct conn {
 	bool last_answer;    /* closes when everything is sent */
 	bool lent;	     /* to a disk thread, which sends the first of out */
 	unsigned busy;	     /* frames of this connection on the stack: not freed meanwhile */
-	uint64_t since_us;   /* of the stranger's connect, or of the first byte of an unfinished
-				frame; 0: none */
+	uint64_t since_us;   /* a stranger's connect, an unfinished frame's first byte; 0: none */
 	uint64_t written_us; /* when the reader last took a byte while something waits */
 	struct hello_state *hello; /* until SERVING */
 	struct list_node calls, out;

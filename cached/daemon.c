@@ -4,8 +4,8 @@
  *
  * Start, bottom up: Redis, setting and volume id; memory and loops; object store; disks; peers;
  * chain; server; metrics; membership, which makes us visible to others, last. Stop, top down:
- * membership; server, which waits for what it serves; chain and disks; peers, object store, loops.
- */
+ * membership; server, which waits for what it serves; chain and disks; peers, object store,
+ * loops. */
 #include "cached/daemon.h"
 
 #include <arpa/inet.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One cache directory. Called from the disk's own threads and from main at start; counters are
- * atomics (relaxed: they only steer), what was removed but not yet freed sits under the leaf lock.
- */
+ * atomics (relaxed: they only steer), what was removed but not yet freed sits under the leaf
+ * lock. */
 #include "cached/disk.h"
 
 #include <dirent.h>

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One cache directory: its layout, lock, space, and the threads that may wait for it.
  *
- *	{cache-dir}/{UUID}/lock		held (flock) by the daemon that uses it
- *	{cache-dir}/{UUID}/node		the member id: random, made once
- *	{cache-dir}/{UUID}/{volume id}/blocks/{xx}/{slice}_{index}_{size}
- *common/block/blockfile.h {cache-dir}/{UUID}/{volume id}/tmp/{number}	being written; left-overs
- *are removed at start
+ *	{cache-dir}/{UUID}/
+ *		lock				held (flock) by the daemon that uses it
+ *		node				the member id: random, made once
+ *		{volume id}/
+ *			blocks/{xx}/{slice}_{index}_{size}
+ *						a block: common/block/blockfile.h
+ *			tmp/{number}		being written; left-overs are removed at start
  *
  * A file appears under its name only complete (rename), but without fsync: after a power loss it
- *may be short or zeroed, which its length or its checksums show. Calls block on the disk unless
- *said otherwise. */
+ * may be short or zeroed, which its length or its checksums show. Calls block on the disk unless
+ * said otherwise. */
 #ifndef STOKE_CACHED_DISK_H
 #define STOKE_CACHED_DISK_H
 
@@ -32,14 +34,14 @@ struct disk {
 	double free_ratio;	   /* share of the file system's bytes and inodes left to others */
 	atomic_uint_fast64_t used; /* bytes of present blocks, as the file system counts them */
 	atomic_uint_fast64_t writing; /* bytes on their way */
-	atomic_uint_fast64_t
-		progress_us; /* when a write last began or ended: a hung disk shows here */
+	/* when a write last began or ended: a hung disk shows here */
+	atomic_uint_fast64_t progress_us;
 	atomic_uint_fast64_t errors;
 	atomic_uint tmp;
 	unsigned checked; /* directories whose lengths recovery looked at */
 	struct mtx lock;  /* over the members below */
-	uint64_t owed, owed_inodes, owed_since_us; /* removed for space that has not shown up yet
-						      (open descriptors hold it) */
+	/* removed for space that has not shown up yet (open descriptors hold it) */
+	uint64_t owed, owed_inodes, owed_since_us;
 };
 
 /* Makes or takes {cache-dir}/{UUID}, locks it and starts its threads. -EBUSY: another daemon has
@@ -79,8 +81,8 @@ struct disk_deficit {
 int disk_deficit(struct disk *d, uint64_t bytes, struct disk_deficit *ret);
 /* bytes in files were removed to make room; says so until they show up as free */
 void disk_owe(struct disk *d, uint64_t bytes, uint64_t files);
-/* room on the file system itself for bytes more; false also when removed files are still held open
- */
+/* room on the file system itself for bytes more; false also when removed files are still held
+ * open */
 bool disk_has_room(struct disk *d, uint64_t bytes);
 
 #endif

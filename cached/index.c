@@ -288,8 +288,8 @@ int index_victim(struct index *ix, unsigned disk, struct block_key *ret)
 {
 	assert(disk < ix->n_disks);
 	for (unsigned tries = 0; tries < SHARDS; tries++) {
-		/* any shard will do: digests spread evenly, so taking turns is close to one queue
-		 */
+		/* any shard will do: digests spread evenly, so taking turns is close to one
+		 * queue */
 		unsigned i =
 			atomic_fetch_add_explicit(&ix->next_shard[disk], 1, memory_order_relaxed);
 		struct shard *s = &ix->shard[i % SHARDS];

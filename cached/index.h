@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which blocks of one volume are in the store, on which disk, and who leaves next. Sharded by the
- *key's digest; each shard has its own lock, table and policies (one per disk), so that one lock
- *covers a block's place and its rank. About 100 bytes a block. Any thread; never blocks on a disk.
+ * key's digest; each shard has its own lock, table and policies (one per disk), so that one lock
+ * covers a block's place and its rank. About 100 bytes a block. Any thread; never blocks on a disk.
  *
  * Files change outside of the lock, so a block being written or removed is marked, and only who
- *marked it moves it on:
+ * marked it moves it on:
  *
- *	absent --index_begin--> writing --index_commit--> present --index_take, index_victim-->
- *leaving --index_gone--> absent writing --index_abort--> absent
+ *	absent	--index_begin-->		writing
+ *	writing	--index_commit-->		present
+ *	writing	--index_abort-->		absent
+ *	present	--index_take, index_victim-->	leaving
+ *	leaving	--index_gone-->			absent
  */
 #ifndef STOKE_CACHED_INDEX_H
 #define STOKE_CACHED_INDEX_H

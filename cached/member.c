@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Heartbeats. One thread of its own, which alone touches everything here but `stop`.
  *
- *	joined   -> heartbeat every second; the snapshot moves with the ring version
- *	parted   -> Redis is away, or the volume is gone from it: the last snapshot stays in force;
- *said once, and once when it is over
+ *	joined		heartbeat every second; the snapshot moves with the ring version
+ *	parted		Redis is away, or the volume is gone from it: the last snapshot stays in
+ *			force; said once, and once when it is over
  */
 #include "cached/member.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Index from disk. Runs in the thread that starts the daemon (or the one that moves to another
- * volume), before blocks of the volume are served. */
+/* Index from disk. recover_disk runs in the thread that starts the daemon (or the one that moves to
+ * another volume), before blocks of the volume are served; recover_lengths in the store's janitor,
+ * beside them. */
 #include "cached/recover.h"
 
 #include <dirent.h>

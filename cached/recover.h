@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The index of a disk from the names and lengths of its files, at start. Contents are not read: a block is verified where it is used. Lengths cost a
- * call a file, so they are looked at for some time only; what is left then is looked at in the background (and at each use). */
+/* The index of a disk from the names and lengths of its files, at start. Contents are not read: a
+ * block is verified where it is used. Lengths cost a call a file, so they are looked at for some
+ * time only; what is left then is looked at in the background (and at each use). */
 #ifndef STOKE_CACHED_RECOVER_H
 #define STOKE_CACHED_RECOVER_H
 

@@ -60,7 +60,8 @@ static void serve_get(struct call *k)
 	struct worker *w = k->conn->worker;
 	uint32_t flags = k->frame.flags & FRAME_NO_FILL ? REQ_NO_FILL : 0;
 	/* What nobody waits for yet stands in line behind demand. It is not refused when memory is
-	 * short, as a reader's own prefetch is: he would ask others for it, who would fetch it, too. */
+	 * short, as a reader's own prefetch is: he would ask others for it, who would fetch it,
+	 * too. */
 	enum pool_class klass = k->frame.flags & FRAME_PREFETCH ? POOL_UPLOAD : POOL_DEMAND;
 
 	/* The asker's remaining time is not put on the fetch: what is fetched serves everybody who

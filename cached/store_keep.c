@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How blocks come to a disk and go from it. Asked for from any thread; files change in the disks'
- *own threads.
+ * own threads.
  *
  * A block on its way ("pending") holds its memory and is served from there:
  *
- *	store_keep -> pending, queued -> index_begin -> room made, file written -> index_commit ->
- *not pending any more -> waiters told a full disk: evict, once again -> index_abort -> waiters told
- *why
+ *	store_keep -> pending, queued -> index_begin -> room made, file written -> index_commit
+ *		   -> not pending any more -> waiters told
+ *	a full disk: evict, once again -> index_abort -> waiters told why
  *
  * Bound: pending blocks hold pool memory, at most half of the pool when a disk makes no progress,
- *three quarters in any case; beyond that, blocks that nobody waits for are skipped. */
+ * three quarters in any case; beyond that, blocks that nobody waits for are skipped. */
 #include "cached/store_inner.h"
 
 #include <time.h>

@@ -140,8 +140,8 @@ int group_ask_self(const char *socket, const struct hello_id *id, char self[MEMB
 
 static void swap(struct group *g, struct cluster *c)
 {
-	/* versions only grow; the daemon may be a second behind Redis, which was asked at the start
-	 */
+	/* versions only grow; the daemon may be a second behind Redis, which was asked at the
+	 * start */
 	if (g->seen && (c->version < g->seen->version ||
 			(c->version == g->seen->version && c->n == g->seen->n))) {
 		cluster_unref(c);

@@ -73,8 +73,8 @@ static void find_program(char ret[PATH_MAX])
 	memcpy(ret, "stoke-cached", sizeof("stoke-cached"));
 }
 
-/* The URL without its password, which goes to the environment: arguments can be read by everybody.
- */
+/* The URL without its password, which goes to the environment: arguments can be read by
+ * everybody. */
 static int split_password(struct private *p, const char *url)
 {
 	const char *scheme = strstr(url, "://"), *at, *colon;

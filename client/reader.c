@@ -274,8 +274,8 @@ static void rread_finish(struct rread *rr)
 static void rread_issue(struct rread *rr);
 
 /* A stream's range had to be fetched by itself: its block is neither in memory nor on its way,
- * because there was no room for it, or it was pushed out again. The ranges behind it shall find it.
- */
+ * because there was no room for it, or it was pushed out again. The ranges behind it shall find
+ * it. */
 static void part_missed(struct rread *rr, const struct block_req *req)
 {
 	if (rr->random || req->len == req->key.size || rr->r->conf.max_readahead < req->key.size)
@@ -327,8 +327,8 @@ static bool part_start(struct rread *rr, struct part *p)
 	return true;
 }
 
-/* Sends the next parts; called at the start, and by the last one of the parts before to come back.
- */
+/* Sends the next parts; called at the start, and by the last one of the parts before to come
+ * back. */
 static void rread_issue(struct rread *rr)
 {
 	while (rr->issued < rr->n && !__atomic_load_n(&rr->failures, __ATOMIC_ACQUIRE)) {

@@ -93,8 +93,8 @@ static void run_unpark(struct wfile *f)
 	mtx_unlock(&f->lock);
 }
 
-/* enough of the cap: true, at once. Else f waits in line (park), or does not (then false means no)
- */
+/* enough of the cap: true, at once. Else f waits in line (park), or does not (then false means
+ * no) */
 static bool room_of_cap(struct wfile *f, size_t cost, bool park)
 {
 	struct writer *w = f->w;

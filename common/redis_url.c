@@ -11,8 +11,8 @@
 
 enum { REDIS_PORT = 6379, PASSWORD_FILE_BYTES = 4096 };
 
-/* the parts of scheme://userinfo@place?query, as places in the text; userinfo and query may be NULL
- */
+/* the parts of scheme://userinfo@place?query, as places in the text; userinfo and query may be
+ * NULL */
 struct parts {
 	const char *scheme;
 	size_t scheme_len;

@@ -47,8 +47,8 @@ struct hello_state {
 
 /* asker: HELLO's body (room: MSG_HELLO_MAX); returns its length */
 size_t hello_ask(const struct hello_id *id, struct hello_state *st, uint8_t *body);
-/* asker: checks the daemon's answer: 0 and the PROOF body (MSG_HMAC bytes); -EACCES wrong proof or group,
- * -ESTALE other volume, -EPROTO, -EPROTONOSUPPORT */
+/* asker: checks the daemon's answer: 0 and the PROOF body (MSG_HMAC bytes); -EACCES wrong proof or
+ * group, -ESTALE other volume, -EPROTO, -EPROTONOSUPPORT */
 int hello_prove(const struct hello_id *id, struct hello_state *st, const uint8_t *body, size_t n,
 		uint8_t proof[MSG_HMAC]);
 /* daemon: checks HELLO, writes the WELCOME body; *ret_role: the asker's. Same errors */

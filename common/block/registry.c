@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The member list in Redis: one script does it all (member.lua); here its arguments are made and
- * its answer becomes a snapshot. Stateless but for the prepared script; any thread that may block.
- */
+ * its answer becomes a snapshot. Stateless but for the prepared script; any thread that may
+ * block. */
 #include "common/block/registry.h"
 
 #include <inttypes.h>

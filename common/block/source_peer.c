@@ -77,8 +77,8 @@ static void ask_unref(struct ask *a)
 	free(a);
 }
 
-/* the frame under which the request is asked for: it ended, with whatever the race or ask_* gave it
- */
+/* the frame under which the request is asked for: it ended, with whatever the race or ask_* gave
+ * it */
 static void ask_over(struct block_req *req, int status, void *arg)
 {
 	ask_unref(arg);

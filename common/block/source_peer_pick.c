@@ -28,8 +28,8 @@ static bool healthy(struct peer *p)
 	return false;
 }
 
-/* owner, then successor; who is down or slow goes last, unless it must be the owner (FILL, PROBE)
- */
+/* owner, then successor; who is down or slow goes last, unless it must be the owner (FILL,
+ * PROBE) */
 static unsigned pick_owners(struct source_peer *sp, const struct cluster *c,
 			    const struct block_req *req, struct peer **ret)
 {

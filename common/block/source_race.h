@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to the source*.c: what source.c needs of races (source_race.c) and the other way round.
- */
+/* Private to the source*.c: what source.c needs of races (source_race.c) and the other way
+ * round. */
 #ifndef STOKE_COMMON_BLOCK_SOURCE_RACE_H
 #define STOKE_COMMON_BLOCK_SOURCE_RACE_H
 

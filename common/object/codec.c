@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The codecs of a block: one call each into liblz4 and libzstd, with the lengths checked on both
- * sides. Pure, any thread; a call takes a few milliseconds for a 4 MiB block, so no loop makes one.
- */
+ * sides. Pure, any thread; a call takes a few milliseconds for a 4 MiB block, so no loop makes
+ * one. */
 #include "common/object/codec.h"
 
 #include <strings.h>

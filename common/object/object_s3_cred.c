@@ -163,8 +163,8 @@ static int answer_data(struct s3_exchange *x, const unsigned char *p, size_t n)
 	return str_error(&c->answer);
 }
 
-/* the answer's first line goes into a header or URL of the next question: only what may stand there
- */
+/* the answer's first line goes into a header or URL of the next question: only what may stand
+ * there */
 static int take_line(struct s3_cred *c, char *ret, size_t cap)
 {
 	const char *s = str_c(&c->answer);

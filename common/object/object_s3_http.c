@@ -36,8 +36,8 @@ struct s3_http {
 
 static void global_init(void)
 {
-	/* fails only for want of memory at start; every curl_easy_init then fails too and says so
-	 */
+	/* fails only for want of memory at start; every curl_easy_init then fails too and says
+	 * so */
 	(void)curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
@@ -341,8 +341,8 @@ static int set_headers(struct s3_exchange *x)
 {
 	_cleanup_(str_fini) struct str copy = STR_INIT;
 	char *save = NULL;
-	/* curl would ask for "100 Continue" before a large body: a round trip that no store needs
-	 */
+	/* curl would ask for "100 Continue" before a large body: a round trip that no store
+	 * needs */
 	int r = add_header(x, "Expect:");
 
 	str_add(&copy, x->headers);

@@ -442,8 +442,8 @@ static void no_fill_fill_and_probe_never_enter(void **state)
 	mem_hold(&w.store);
 	whole(0, &k, 0);
 	for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
-		/* answered although the block is in flight: two daemons cannot wait for each other
-		 */
+		/* answered although the block is in flight: two daemons cannot wait for each
+		 * other */
 		assert_int_equal(get_once(&w, &k, 0, BLOCK, flags[i], NULL, NULL), -ENOENT);
 		assert_int_equal(get_once(&w, &k, 0, 10, flags[i], NULL, NULL), -ENOENT);
 	}
