@@ -520,10 +520,6 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	if (!j)
 		return;
 	j->h = handle_of(fi);
-	if (j->h->kind == HANDLE_INTERNAL) {
-		job_queue_always(j, do_release);
-		return;
-	}
 	j->io.h = j->h;
 	j->io.done = release_flushed;
 	vfs_flush(&j->io, false);
