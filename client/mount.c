@@ -93,10 +93,14 @@ static int start_threads(struct mount *m, struct str *err)
 static int make_pool(struct mount *m, struct str *err)
 {
 	const struct setting *s = meta_setting(m->meta);
-	/* the largest single buffer; RING's answer is taken from it too */
-	size_t block = MAX((size_t)FRAME_RING_MAX, codec_bound(s->codec, s->block_size));
-	int r = pool_new(m->conf.buffer_size, block, &m->pool);
+	size_t block = s->block_size + msg_sums_len(s->block_size);
 	char size[16];
+	int r;
+
+	if (s->codec != CODEC_NONE) /* block and object are reserved in one step */
+		block += codec_bound(s->codec, s->block_size);
+	/* RING's answer is taken from it, too */
+	r = pool_new(m->conf.buffer_size, MAX((size_t)FRAME_RING_MAX, block), &m->pool);
 
 	if (r == -EINVAL)
 		str_addf(err, "--buffer-size is too small for blocks of %s: at least four must fit",
