@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What this mount knows of inodes beyond the kernel's own caches. Attributes themselves are cached
- *by the kernel, for the time it was given; this table keeps what must outlive that:
- *	- order: an answer of the metadata engine that was asked for before a newer one, or before a
- *change made here, is stale and must not be passed on (to readers, or to the kernel by a directory
- *snapshot);
- *	- identity of pages: the file version (inode, ctime, mtime, length) whose bytes the kernel's
- *page cache may hold. Bounded: the inode that was used longest ago is forgotten, which costs a
- *dropped page cache at its next open. Thread-safe. */
+ * by the kernel, for the time it was given; this table keeps what must outlive that:
+ *
+ *	order			an answer of the metadata engine that was asked for before a newer
+ *				one, or before a change made here, is stale and must not be passed
+ *				on (to readers, or to the kernel by a directory snapshot)
+ *	identity of pages	the file version (inode, ctime, mtime, length) whose bytes the
+ *				kernel's page cache may hold
+ *
+ * Bounded: the inode that was used longest ago is forgotten, which costs a dropped page cache at
+ * its next open. Thread-safe. */
 #ifndef STOKE_CLIENT_ATTRCACHE_H
 #define STOKE_CLIENT_ATTRCACHE_H
 

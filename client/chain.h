@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The client's whole stack: [ram] -> [flight] -> [peer: owner, then successor] -> [object]. */
+/* The client's whole stack: [ram] -> [flight] -> [ram] -> [peer: owner, then successor] ->
+ * [object]. [ram] is one memory in two halves (source_front_new, source_keep_new). */
 #ifndef STOKE_CLIENT_CHAIN_H
 #define STOKE_CLIENT_CHAIN_H
 
@@ -13,8 +14,8 @@ struct client_chain_conf {
 	const char *volume_name;
 	bool hash_prefix;
 	struct workq *codecs; /* NULL when blocks are not encoded */
-	struct peers
-		*peers; /* NULL: no group, no peer layer; the four below are not looked at then */
+	/* NULL: no group, no peer layer; the four below are not looked at then */
+	struct peers *peers;
 	struct cluster_view *view;
 	const char *self;   /* id of the member on this node, NULL: none */
 	const char *socket; /* its unix socket, NULL: none */

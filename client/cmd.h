@@ -1,12 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Subcommands of stoke. Each cmd_<name>.c defines one; main.c has the table. run gets the words from the subcommand on (argv[0] = "mount") and returns the
- * exit status: 0; 1 it did not work; 2 wrong usage. Errors are one line on stderr: "stoke mount: what: why (the way out)". */
+/* Subcommands of stoke. Each cmd_<name>.c defines one; main.c has the table. run gets the words
+ * from the subcommand on (argv[0] = "mount") and returns the exit status: 0; 1 it did not work; 2
+ * wrong usage. Errors are one line on stderr: "stoke mount: what: why (the way out)". */
 #ifndef STOKE_CLIENT_CMD_H
 #define STOKE_CLIENT_CMD_H
 
 #include "common/conf.h"
 
-struct cmd { const char *name; const char *summary; int (*run)(int argc, char **argv); const struct conf_table *table; };
+struct cmd {
+	const char *name;
+	const char *summary;
+	int (*run)(int argc, char **argv);
+	const struct conf_table *table;
+};
 
 extern const struct cmd cmd_format, cmd_mount, cmd_umount, cmd_warmup, cmd_status, cmd_version;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The text side of .control: requests are read line by line, answers kept until they are read. The
- *warm-up itself is warm.c.
+ * warm-up itself is warm.c.
  *
  *	state		until
  *	ASKING		the request is complete (its empty line; info: its line)
@@ -8,7 +8,7 @@
  *	DONE		the file is closed; what is left of the answer can be read
  *
  * A control has one reference of the file and one of the thread. wake is called without the lock,
- *and control_close waits for calls under way: hence never in a FUSE or loop thread. */
+ * and control_close waits for calls under way: hence never in a FUSE or loop thread. */
 #include "client/control.h"
 
 #include <inttypes.h>

@@ -50,11 +50,12 @@ struct handle *handle_new(struct handles *t, struct vfs *v, enum handle_kind kin
 			  int flags);
 /* out of the table and freed; what hangs on it was given up by the caller */
 void handle_free(struct handles *t, struct handle *h);
-/* A read may outlive the kernel's wish to wait for it (its asker was killed), and so the release: */
+/* A read may outlive the kernel's wish to wait for it (its asker was killed), and so the release.
+ * Each read of h stands between these two; h may be gone after the second */
 void handle_read_begin(struct handles *t, struct handle *h);
-/* h may be gone afterwards */
 void handle_read_end(struct handles *t, struct handle *h);
-/* idle(h) runs once no read is under way, at once or in the thread that ends the last one; at most one idle a handle */
+/* idle(h) runs once no read is under way, at once or in the thread that ends the last one; at most
+ * one idle a handle */
 void handle_when_idle(struct handles *t, struct handle *h, void (*idle)(struct handle *h),
 		      void *arg);
 bool handles_inode_open(struct handles *t, uint64_t inode);

@@ -2,11 +2,11 @@
 /* .stats, .config, .accesslog and .control below the root of a mount. Any thread; one leaf lock
  * over what is open and who waits.
  *
- * .stats, .config	text made at open
- * .accesslog		each open file has its own buffer; a read that finds it empty is parked
- * until a line comes or a second passed
- * .control		a read that finds no answer is parked until the request's thread says more
- * or ends
+ *	.stats, .config	text made at open
+ *	.accesslog	each open file has its own buffer; a read that finds it empty is parked
+ *			until a line comes or a second passed
+ *	.control	a read that finds no answer is parked until the request's thread says more
+ *			or ends
  *
  * A parked read is completed by whoever takes it off the list, after the lock is released. */
 #include "client/internal.h"

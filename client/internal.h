@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The mount's own files below its root: .stats .config .accesslog (as JuiceFS's), .control (ours,
- *hidden from listings, 0600: how stoke's commands talk to a mount). They have fixed inodes and
- *never touch Redis.
+ * hidden from listings, 0600: how stoke's commands talk to a mount). They have fixed inodes and
+ * never touch Redis.
  *
  * .control: open it, write one request, read answers until end of file. Text, one line each:
- *	-> "warmup fill|check|evict PARALLEL\n" then "INODE\n"… and an empty line   (several writes;
- *the empty line starts it)
- *	<- "progress FILES BLOCKS BYTES MISSING ERRORS TOTAL_BLOCKS_SO_FAR\n"…  (at least once a
- *second)
+ *
+ *	-> "warmup fill|check|evict PARALLEL\n" then "INODE\n"… and an empty line
+ *		several writes; the empty line starts it
+ *	<- "progress FILES BLOCKS BYTES MISSING ERRORS TOTAL_BLOCKS_SO_FAR\n"…
+ *		at least once a second
  *	<- "error INODE text\n"…
- *	<- "done FILES BLOCKS BYTES MISSING ERRORS\n"                            BLOCKS: unique
- *blocks looked at; MISSING: of them, not stored when it ended
- *	-> "info\n"      <- one line of JSON: {"version", "pid", "meta" (no password),
- *"mount_point", "volume", "uuid", "group", …} */
+ *	<- "done FILES BLOCKS BYTES MISSING ERRORS\n"
+ *		BLOCKS: unique blocks looked at; MISSING: of them, not stored when it ended
+ *
+ *	-> "info\n"
+ *	<- one line of JSON: {"version", "pid", "meta" (no password), "mount_point", "volume",
+ *		"uuid", "group", …} */
 #ifndef STOKE_CLIENT_INTERNAL_H
 #define STOKE_CLIENT_INTERNAL_H
 
@@ -39,9 +42,8 @@ struct internal_conf {
 /* the line an idle .accesslog gives after a second, as JuiceFS does, so that its readers can be
  * interrupted */
 #define ACCESSLOG_IDLE "#\n"
-enum {
-	ACCESSLOG_BUFFER = 1 << 20
-}; /* lines one reader may be behind; more are lost, and the loss is told */
+/* bytes of lines that one reader may be behind; more are lost, and the loss is told */
+enum { ACCESSLOG_BUFFER = 1 << 20 };
 
 int internal_new(const struct internal_conf *conf, struct internal **ret);
 /* all files closed, and .control's requests ended or told to (waits for them). NULL is fine. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values of a mount that are asked for when the metrics are printed: by a reader of .stats or of /metrics, on any thread. */
+/* Values of a mount that are asked for when the metrics are printed: by a reader of .stats or of
+ * /metrics, on any thread. */
 #include "client/mount_gauges.h"
 
 #include "client/mount_text.h"

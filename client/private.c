@@ -4,11 +4,11 @@
  *	state		until
  *	STARTING	its socket accepts, or it ends, or it takes too long: the mount fails
  *	RUNNING		it ends: started again after a pause that doubles up to a minute, and is
- *short again once it ran for a minute
+ *			short again once it ran for a minute
  *	stop		its standard input is closed; waited for, killed when it does not end
  *
  * Between fork and exec only async-signal-safe calls are made: arguments and environment are ready
- *before. */
+ * before. */
 #include "client/private.h"
 
 #include <fcntl.h>

@@ -11,8 +11,8 @@
 struct private;
 
 struct private_conf {
-	const char *meta; /* URL with its password, which goes to the child's environment, not to
-			     its arguments */
+	/* URL with its password, which goes to the child's environment, not to its arguments */
+	const char *meta;
 	const char *cache_dir;
 	uint64_t cache_bytes;
 	double free_space_ratio;

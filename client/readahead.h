@@ -19,9 +19,9 @@ struct ra_session {
 	uint64_t total;		    /* bytes read in sequence */
 	uint64_t window;	    /* 0: random so far */
 	uint64_t ahead_from, ahead; /* what was planned ahead without a gap */
-	uint64_t top, entered; /* bit i of entered: block top - i was planned as a current one (top:
-				  in blocks) */
-	uint64_t used;	       /* tick of the last read; 0: free */
+	/* bit i of entered: block top - i was planned as a current one (top: in blocks) */
+	uint64_t top, entered;
+	uint64_t used; /* tick of the last read; 0: free */
 };
 struct readahead {
 	uint32_t block_size;
@@ -34,10 +34,11 @@ struct ra_range {
 	uint64_t off, len;
 };
 struct ra_plan {
-	bool random;	       /* fetch the range asked for alone */
-	struct ra_range now;   /* the blocks that this read enters and that were not planned ahead;
-				  len 0: none */
-	struct ra_range ahead; /* blocks behind them that were not planned yet; len 0: none */
+	bool random; /* fetch the range asked for alone */
+	/* the blocks that this read enters and that were not planned ahead; len 0: none */
+	struct ra_range now;
+	/* blocks behind them that were not planned yet; len 0: none */
+	struct ra_range ahead;
 };
 
 /* block_size: a power of two. A max_window below one block turns reading ahead off */

@@ -11,7 +11,7 @@
  *
  * It goes back when an object is missing (once: the slices may have been compacted) or the group
  * failed to answer (io_retries times, later and later). A read that needs more than one block
- *copies each answer out as it comes: it holds no memory of the pool while it waits for more. */
+ * copies each answer out as it comes: it holds no memory of the pool while it waits for more. */
 #include "client/reader.h"
 
 #include "client/rfile.h"

@@ -15,8 +15,7 @@ struct reader {
 	struct mtx lock;		  /* of files and their refs, and of the four below */
 	struct hashmap files;		  /* by inode */
 	uint64_t period;		  /* number of the running period of streams */
-	unsigned streams, streams_before; /* handles that read in sequence in this period and in the
-					     one before */
+	unsigned streams, streams_before; /* sequential handles, in this period and the last */
 	uint64_t share;			  /* bytes of the pool that all windows may fill together */
 	uint64_t prefetch_max;		  /* bytes of prefetch in flight, at most */
 	uint64_t prefetching;		  /* now (atomic) */
@@ -43,8 +42,8 @@ struct rfile {
 	bool have_attr;
 	uint64_t length, writer_length;
 	struct time_ns ctime, mtime; /* what all views belong to */
-	uint64_t epoch; /* moves whenever views are dropped: a fetch that began before is worth
-			   nothing */
+	/* moves whenever views are dropped: a fetch that began before is worth nothing */
+	uint64_t epoch;
 	struct hashmap views;
 	struct list_node oldest;
 	size_t n_views, n_pieces;
@@ -60,10 +59,11 @@ struct rfile {
 struct view_wait {
 	struct list_node link;
 	uint64_t off;
-	uint32_t len;	       /* as asked, at most CHUNK_SIZE */
-	uint32_t clipped;      /* result: bytes inside of the file */
-	struct view *views[2]; /* result: references; of the chunk that off is in, and of the next
-				  one if the range gets there */
+	uint32_t len;	  /* as asked, at most CHUNK_SIZE */
+	uint32_t clipped; /* result: bytes inside of the file */
+	/* result: references; of the chunk that off is in, and of the next one if the range gets
+	 * there */
+	struct view *views[2];
 	void (*ready)(struct view_wait *w, int status);
 };
 /* calls w->ready, at once or when a thread of the meta queue has the lists; status: 0 or what

@@ -6,8 +6,8 @@
 
 #include "client/meta/attr.h"
 
-/* visible piece: bytes [pos, pos + len) of the chunk are bytes [off, off + len) of slice id (size
- * bytes in all); id 0: zeros */
+/* what is visible. A piece: bytes [pos, pos + len) of the chunk are bytes [off, off + len) of slice
+ * id (size bytes in all); id 0: zeros */
 struct slice_view {
 	size_t n;
 	struct slice *pieces;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Warm-up: inodes -> what their chunks show -> distinct blocks -> FILL, PROBE or DROP to the top of
- *the chain, PARALLEL at a time. Runs in the thread of its request; answers come on any thread and
- *only count.
+ * the chain, PARALLEL at a time. Runs in the thread of its request; answers come on any thread and
+ * only count.
  *
- *	block:	found -> in flight -> stored | missing | again (a fill that failed, up to
- *CONTROL_TRIES) -> in flight …
+ *	a block: found -> in flight -> stored | missing | again
+ *	again (a fill that failed, up to CONTROL_TRIES) -> in flight …
  *
  * A block is counted once however many files, chunks or inodes of the request show it: the set of
- *blocks seen is a bitmap for each slice. */
+ * blocks seen is a bitmap for each slice. */
 #include "client/warm.h"
 
 #include <inttypes.h>

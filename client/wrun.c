@@ -6,10 +6,10 @@
  * runner alone adds to slices, so it copies without a lock. It waits for memory, or for commits
  * when too many slices are open, without holding a thread (WFILE_WAITING):
  *
- *	idle     -> running   writer_write
- *	running  -> waiting   run_park: no room for the next buffer
- *	waiting  -> running   resume_run, posted by who gave the room
- *	running  -> idle      run_next: the queue is empty
+ *	idle     -> running	writer_write
+ *	running  -> waiting	run_park: no room for the next buffer
+ *	waiting  -> running	resume_run, posted by who gave the room
+ *	running  -> idle	run_next: the queue is empty
  *
  * A buffer is paid for twice: out of the writer's own cap, so that reading and encoding always have
  * some of the pool, then out of the pool. Who waits holds neither; what the file holds already goes

@@ -10,10 +10,9 @@
 #include "common/mtx.h"
 
 enum {
-	SLICES_MAX = 1000, /* of one file, not committed: then writers wait */
-	SLICES_MANY = 800, /* then all are frozen */
-	SLICES_LOOKED_AT =
-		4, /* of one chunk, to add to; older ones are frozen as they are passed */
+	SLICES_MAX = 1000,	/* of one file, not committed: then writers wait */
+	SLICES_MANY = 800,	/* then all are frozen */
+	SLICES_LOOKED_AT = 4,	/* of one chunk, to add to; older ones are frozen when passed */
 	COMMITS_LOOKED_AT = 64, /* oldest slices of a file that may be committed now */
 	RESTARTS_MAX = 3,
 };
@@ -22,8 +21,7 @@ struct writer {
 	struct writer_conf conf;
 	struct uploads *uploads;
 	uint32_t block_size;
-	size_t cap; /* bytes of buffers that may be held: the rest of the pool is for reading and
-		       encoding */
+	size_t cap; /* bytes of buffers that may be held: the rest is to read and encode with */
 	struct mtx lock;	  /* of all below but the atomics */
 	struct cond clean;	  /* busy fell to 0 */
 	struct hashmap files;	  /* by inode */
@@ -130,8 +128,8 @@ void wslice_advance_locked(struct wfile *f, struct wslice *s, struct work *k) RE
 void wfile_freeze_locked(struct wfile *f, struct work *k) REQUIRES(f->lock);
 
 /* writer.c */
-bool wfile_unref_locked(struct writer *w, struct wfile *f)
-	REQUIRES(w->lock); /* true: out of the table, to be destroyed without the lock */
+/* true: out of the table, to be destroyed without the lock */
+bool wfile_unref_locked(struct writer *w, struct wfile *f) REQUIRES(w->lock);
 void wfile_destroy(struct wfile *f);
 
 /* bytes of buffers are free again: those who wait get them */
