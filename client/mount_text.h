@@ -27,7 +27,8 @@ struct mount_found {
 	char type[64], source[256];
 	unsigned major, minor;
 };
-/* realpath(3) that also works where a mount whose process has died stands: it can be resolved but not looked at. 0 or -errno; ret: PATH_MAX bytes */
+/* realpath(3) that also works where a mount whose process has died stands: it can be resolved but
+ * not looked at. 0 or -errno; ret: PATH_MAX bytes */
 int mount_resolve(const char *path, char *ret);
 bool mount_find(const char *path, struct mount_found *ret);
 /* the kernel's readahead of the mount, where we may set it (/sys/class/bdi); says nothing when we

@@ -1,17 +1,27 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The registry of a group's members: one call of a member (beat, leave), of one who only asks (fetch), or of status (peek, which changes
--- nothing). Judges who lapsed, by Redis's own clock.
+-- The registry of a group's members: one call of a member (beat, leave), of one who only asks
+-- (fetch), or of status (peek, which changes nothing). Judges who lapsed, by Redis's own clock.
 --
--- KEYS  1 setting  2 _gen  3 members: hash id -> "state weight port addr"  4 versions: zset id by the ring version of its last change, gone
---       members included  5 seen: zset id by ms of the last heartbeat  6 state: hash, see below  7 _groups: set of names
+-- KEYS  1 setting
+--       2 _gen
+--       3 members   hash id -> "state weight port addr"
+--       4 versions  zset id by the ring version of its last change, gone members included
+--       5 seen      zset id by ms of the last heartbeat
+--       6 state     hash, see below
+--       7 _groups   set of names
 -- ARGV  1 mode  2 the caller's ring version  3 group  4 id  5 record
--- state ver: ring version. floor: changes up to this version are forgotten, who knows less gets the full list. any: ms of the last call.
---       epoch: no clock of a member started before. settle: until then the list is being rebuilt, nobody who has one gets another.
---       window, lapsed: how many lapsed since when
--- reply {0} no volume | {1, gen, ver, kind, id, record, id, record, ...}; kind 0 nothing new, 1 changes (an empty record: gone), 2 everybody
+-- state ver             ring version
+--       floor           changes up to this version are forgotten, who knows less gets the full list
+--       any             ms of the last call
+--       epoch           no clock of a member started before
+--       settle          until then the list is being rebuilt, nobody who has one gets another
+--       window, lapsed  how many lapsed since when
+-- reply {0} no volume | {1, gen, ver, kind, id, record, id, record, ...}
+--       kind 0 nothing new, 1 changes (an empty record: gone), 2 everybody
 if redis.replicate_commands then pcall(redis.replicate_commands) end
 
-local SILENT, PAUSE, WINDOW, SETTLE, REMEMBERED, DELTA, MEMBERS = 5000, 2000, 5000, 3000, 1024, 500, 10000
+local SILENT, PAUSE, WINDOW, SETTLE = 5000, 2000, 5000, 3000
+local REMEMBERED, DELTA, MEMBERS = 1024, 500, 10000
 local mode, theirs, group, id, record = ARGV[1], tonumber(ARGV[2]) or 0, ARGV[3], ARGV[4], ARGV[5]
 if redis.call('EXISTS', KEYS[1]) == 0 then return {0} end
 
@@ -48,7 +58,8 @@ end
 local changed = {}
 local function change(m) changed[#changed + 1] = m end
 
--- somebody knows a later ring than this server: it was failed over, or emptied. Nothing goes back, and the others get time to return.
+-- somebody knows a later ring than this server: it was failed over, or emptied. Nothing goes back,
+-- and the others get time to return.
 if theirs > ver and theirs < 2 ^ 52 then
 	ver = theirs + 1
 	floor = ver
@@ -61,7 +72,9 @@ end
 if now - any > PAUSE or any - now > 1000 then
 	epoch = now
 	if any > now then
-		for _, m in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do redis.call('ZADD', KEYS[5], now, m) end
+		for _, m in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
+			redis.call('ZADD', KEYS[5], now, m)
+		end
 		window, settle = 0, 0
 	end
 end
@@ -83,7 +96,8 @@ if epoch <= now - SILENT then
 	if now - window >= WINDOW then window, lapsed = now, 0 end
 	local room = math.max(1, math.floor(count / 10)) - lapsed
 	if room > 0 then
-		local gone = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now - SILENT, 'LIMIT', 0, room)
+		local gone = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now - SILENT,
+			'LIMIT', 0, room)
 		for _, m in ipairs(gone) do
 			redis.call('ZREM', KEYS[5], m)
 			if redis.call('HDEL', KEYS[3], m) == 1 then change(m) end
@@ -122,6 +136,7 @@ if theirs > 0 and now < settle then
 end
 if theirs == ver then return list(0, false) end
 if theirs == 0 or theirs < floor or theirs > ver then return list(2, true) end
-local since = redis.call('ZRANGEBYSCORE', KEYS[4], '(' .. string.format('%.0f', theirs), '+inf', 'LIMIT', 0, DELTA + 1)
+local since = redis.call('ZRANGEBYSCORE', KEYS[4], '(' .. string.format('%.0f', theirs), '+inf',
+	'LIMIT', 0, DELTA + 1)
 if #since > DELTA then return list(2, true) end
 return list(1, false, since)

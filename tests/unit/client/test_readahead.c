@@ -168,7 +168,8 @@ static void model_of_a_stream(unsigned seed)
 				 ahead[b]);
 		twice += now[b] + ahead[b] > 1;
 	}
-	/* a reader that jumps over what is planned and back: at the start, and when the budget is gone */
+	/* a reader that jumps over what is planned and back: at the start, and when the budget is
+	 * gone */
 	if (twice > N / 20)
 		fail_msg("seed %u: %u blocks planned twice", seed, twice);
 }

@@ -404,7 +404,8 @@ static void stream_whose_block_was_pushed_out_gets_it_whole_again(void **state)
 		usleep(10000);
 		req_env_drain(&e.env);
 	}
-	/* the range, the block, and the two behind that were not planned before: not a range a read */
+	/* the range, the block, and the two behind that were not planned before: not a range a
+	 * read */
 	assert_in_range(e.store->gets, 2, 2 + 2);
 	env_stop(&e);
 }
