@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""make bench: the numbers of README and docs/performance.md. Each is a ratio of two things measured in the same run, since absolute numbers of a
-shared machine mean little. Stages: wire, read, meta (default: all). Prints tables; --json FILE keeps them."""
+"""make bench: the numbers of README and docs/performance.md. Each is a ratio of two things measured in the same run,
+since absolute numbers of a shared machine mean little. Stages: wire, read, meta (default: all). Prints tables;
+--json FILE keeps them."""
 import argparse
 import json
 import os
@@ -103,7 +104,8 @@ def bench_wire(lab, daemon):
 
         def once():
             nonlocal gib
-            r = tool(lab, "wire", "daemon", folder, conns, 4 // conns, "127.0.0.1", daemon.port, "train", daemon.secret_file, volume_hex(daemon))
+            r = tool(lab, "wire", "daemon", folder, conns, 4 // conns, "127.0.0.1", daemon.port, "train",
+                     daemon.secret_file, volume_hex(daemon))
             gib += r["bytes"] / (1 << 30)
             return r
         served = best(3, once)
@@ -116,7 +118,8 @@ def bench_wire(lab, daemon):
 def curl_s3(rgw, bucket, parallel):
     """the bucket's blocks with curl, presigned, so many at once"""
     s3 = rgw.client()
-    keys = [o["Key"] for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket) for o in page.get("Contents", []) if "/chunks/" in o["Key"]]
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    keys = [o["Key"] for page in pages for o in page.get("Contents", []) if "/chunks/" in o["Key"]]
     urls = [s3.generate_presigned_url("get_object", Params=dict(Bucket=bucket, Key=k)) for k in keys]
     with tempfile.NamedTemporaryFile("w", suffix=".curl") as f:
         f.writelines(f'url = "{u}"\noutput = /dev/null\n' for u in urls)

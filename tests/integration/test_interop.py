@@ -75,7 +75,8 @@ def make_everything(root):
     os.rmdir(f"{root}/dir/emptied")
 
 
-@pytest.mark.parametrize("flags", [[], ["--compress", "lz4"], ["--compress", "zstd", "--hash-prefix", "--block-size", "256K"], ["--trash-days", "0"]],
+@pytest.mark.parametrize("flags", [[], ["--compress", "lz4"], ["--compress", "zstd", "--hash-prefix", "--block-size", "256K"],
+                                   ["--trash-days", "0"]],
                          ids=["plain", "lz4", "zstd-hash-256K", "no-trash"])
 def test_both_ways_at_once(lab, redis, juicefs, flags):
     meta = redis.url(1)
