@@ -317,9 +317,9 @@ static int run(int argc, char **argv)
 	size_t n;
 	int r = conf_parse(&table, &conf, argc, argv, &args, &n, &err);
 
-	if (r == 1)
-		return 0;
-	if (r < 0) {
+	if (r == 1) {
+		r = 0;
+	} else if (r < 0) {
 		r = bad(str_c(&err));
 	} else {
 		meta = strdup(args[0]);
