@@ -31,6 +31,8 @@ enum {
 	GONE_US = 1500000, /* not one byte for so long, probes included: left even then */
 	BUSY_TIMES = 8,	   /* a hedge is put off that often while the peer sends us other things */
 	HEDGE_SHARE = 50,  /* one in so many requests to a peer that works may be hedged */
+	LATE_US = 50000,   /* a timer so late tells that this machine has no time, not the peer */
+	LATE_TIMES = 4,
 	CARRIED_US = 1000000, /* a try that stands in the way of the next */
 	QUIET_US = 5000000,   /* a try without any answer; bounds how long the loser of a race holds
 				 memory */
@@ -47,6 +49,8 @@ struct ask {
 	struct peer *target[PEER_TARGETS];
 	unsigned n, next; /* the one that is tried next */
 	unsigned put_off;
+	uint64_t due_us; /* when the timer was meant to fire */
+	unsigned late;
 	bool filling; /* atomic: the newest target said so */
 	bool below;   /* the layer below was asked, too */
 	struct buf *spare;
@@ -239,6 +243,13 @@ static void below_lost(struct block_req *parent, int status, unsigned running, v
 
 static void ask_tick(struct block_req *parent, void *arg);
 
+/* without a timer there is no hedge: the try's own end is the bound */
+static void ask_arm(struct ask *a, struct block_req *parent, uint64_t us)
+{
+	a->due_us = clock_us() + us;
+	(void)req_race_timer(parent, us, ask_tick, a);
+}
+
 /* both targets are silent: the layer below joins the race, later when there is no memory now */
 static void ask_below(struct ask *a, struct block_req *parent)
 {
@@ -248,7 +259,7 @@ static void ask_below(struct ask *a, struct block_req *parent)
 		return;
 	child = req_fork(parent, parent->flags, 0, below_lost, a);
 	if (!child) {
-		(void)req_race_timer(parent, WATCH_US, ask_tick, a);
+		ask_arm(a, parent, WATCH_US);
 		return;
 	}
 	a->below = true;
@@ -267,8 +278,7 @@ static void ask_set_tick(struct ask *a, struct block_req *parent)
 		peer_health(a->target[a->next - 1], &h);
 		us = hedge_us(&h);
 	}
-	/* without a timer there is no hedge: the try's own end is the bound */
-	(void)req_race_timer(parent, us, ask_tick, a);
+	ask_arm(a, parent, us);
 }
 
 /* One in HEDGE_SHARE: slowness of a peer that works is no reason to ask everything twice. */
@@ -289,7 +299,7 @@ static bool tick_watched(struct ask *a, struct block_req *parent, const struct p
 		return false;
 	if (h->idle_us >= WATCH_US)
 		peer_probe(a->target[a->next - 1]);
-	(void)req_race_timer(parent, WATCH_US, ask_tick, a);
+	ask_arm(a, parent, WATCH_US);
 	return true;
 }
 
@@ -303,7 +313,7 @@ static bool tick_put_off(struct ask *a, struct block_req *parent, const struct p
 		return false;
 	if (a->put_off++ >= BUSY_TIMES && hedge_allowed(a->sp))
 		return false;
-	(void)req_race_timer(parent, us, ask_tick, a);
+	ask_arm(a, parent, us);
 	return true;
 }
 
@@ -314,6 +324,11 @@ static void ask_tick(struct block_req *parent, void *arg)
 	struct peer_health h;
 
 	peer_health(p, &h);
+	/* we were not run for a while, and maybe the peer neither, beside us: look again */
+	if (clock_us() > a->due_us + LATE_US && a->late++ < LATE_TIMES) {
+		ask_arm(a, parent, hedge_us(&h));
+		return;
+	}
 	if (!is_get(parent) || __atomic_load_n(&a->filling, __ATOMIC_RELAXED)) {
 		if (tick_watched(a, parent, &h))
 			return;
