@@ -18,7 +18,7 @@ static void crc32c_gives_the_published_values(void **state)
 
 static void all_ways_to_compute_agree(void **state)
 {
-	static uint8_t data[3 * 4096];
+	static uint8_t data[6 * 4096 + 5];
 	uint32_t x = 1;
 
 	(void)state;
@@ -37,6 +37,9 @@ static void all_ways_to_compute_agree(void **state)
 		for (uint32_t i = 0; i < 3; i++)
 			assert_int_equal(crc[i], crc32c_soft(i + 1, data + i * n, n));
 	}
+	/* long input, in three streams with rests */
+	for (size_t n = sizeof(data) - 9; n <= sizeof(data); n++)
+		assert_int_equal(crc32c(5, data, n), crc32c_soft(5, data, n));
 	/* continued over two parts */
 	assert_int_equal(crc32c(crc32c(0, data, 1000), data + 1000, 2000), crc32c(0, data, 3000));
 }
