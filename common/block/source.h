@@ -223,8 +223,8 @@ void req_env_drain(struct req_env *env);
 int source_ram_new(struct req_env *env, struct source *next, size_t max_bytes, struct source **ret);
 /* The same in two halves, for a chain with [flight] between them: keep, below, admits a block
  * before the flight forgets the fetch that brought it, and looks again before a leader goes down;
- * front, above, answers from keep. So nobody who asks in between fetches a second time. front is
- * freed before keep. */
+ * front, above, answers from keep. So nobody who asks in between fetches a second time. What front
+ * gave out in full, once, is given up first. front is freed before keep. */
 int source_keep_new(struct req_env *env, struct source *next, size_t max_bytes,
 		    struct source **ret);
 int source_front_new(struct req_env *env, struct source *next, struct source *keep,

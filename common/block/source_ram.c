@@ -2,7 +2,15 @@
 /* Whole blocks in memory, the least recently used one given up first: when there are more bytes
  * than allowed, when the pool needs room, and while somebody waits for room. A hit is a slice of
  * the kept buffer. Any thread; one leaf lock over table and order. References are dropped outside
- * of it, since a buffer's last one may wake who waits for memory. */
+ * of it, since a buffer's last one may wake who waits for memory.
+ *
+ * A block of which as many bytes were given out as it has (the front counts) was most likely read
+ * once from end to end, and the kernel has its pages: streams shall not fill all of the pool with
+ * what they have left behind, since a few buffers that are used again and again stay in the
+ * processor's cache. So such blocks may take an eighth of the bytes allowed, and go first.
+ *
+ *	kept	-> spent	given out once in full
+ *	spent	-> hot		asked for once more: it is used again, and no stream's any longer */
 #include "common/block/source.h"
 
 #include "common/hashmap.h"
@@ -13,9 +21,12 @@ struct source_ram {
 	size_t max_bytes;
 	struct mtx lock;
 	struct hashmap blocks;
-	struct list_node lru; /* oldest first */
-	size_t bytes;
+	struct list_node lru;	/* kept and hot, oldest first */
+	struct list_node spent; /* the same */
+	size_t bytes, spent_bytes;
 };
+
+enum { SPENT_SHARE = 8 }; /* the part of max_bytes that spent blocks may take */
 
 struct ram_block {
 	struct hash_node node;
@@ -23,6 +34,8 @@ struct ram_block {
 	struct block_key key;
 	struct blob data, sums;
 	size_t cost; /* what the buffers behind the blobs take */
+	enum ram_state { RAM_KEPT, RAM_SPENT, RAM_HOT } state;
+	uint64_t given; /* bytes given out */
 };
 
 static bool same_key(const struct hash_node *n, const void *key)
@@ -40,6 +53,8 @@ static void remove_locked(struct source_ram *ram, struct ram_block *b, struct li
 	hashmap_del(&ram->blocks, &b->node);
 	list_del(&b->link);
 	ram->bytes -= b->cost;
+	if (b->state == RAM_SPENT)
+		ram->spent_bytes -= b->cost;
 	list_add_tail(removed, &b->link);
 }
 
@@ -64,15 +79,15 @@ static bool only_ours(const struct ram_block *b)
 	return refs == 1U + (b->sums.buf == b->data.buf);
 }
 
-/* takes the oldest blocks out until so many bytes were; unused: only those whose memory comes back
- * at once */
-static size_t take_oldest_locked(struct source_ram *ram, size_t bytes, bool unused,
-				 struct list_node *removed)
+/* takes the oldest blocks of list out until so many bytes were; unused: only those whose memory
+ * comes back at once */
+static size_t take_of_locked(struct source_ram *ram, struct list_node *list, size_t bytes,
+			     bool unused, struct list_node *removed)
 {
 	struct list_node *n, *next;
 	size_t taken = 0;
 
-	list_for_each_safe(n, next, &ram->lru)
+	list_for_each_safe(n, next, list)
 	{
 		if (taken >= bytes)
 			break;
@@ -81,6 +96,16 @@ static size_t take_oldest_locked(struct source_ram *ram, size_t bytes, bool unus
 		taken += block_of(n)->cost;
 		remove_locked(ram, block_of(n), removed);
 	}
+	return taken;
+}
+
+static size_t take_oldest_locked(struct source_ram *ram, size_t bytes, bool unused,
+				 struct list_node *removed)
+{
+	size_t taken = take_of_locked(ram, &ram->spent, bytes, unused, removed);
+
+	if (taken < bytes)
+		taken += take_of_locked(ram, &ram->lru, bytes - taken, unused, removed);
 	return taken;
 }
 
@@ -145,8 +170,9 @@ static void ram_admit(struct source *s, struct block_req *req)
 	if (hashmap_find(&ram->blocks, b->key.digest, same_key, &b->key)) {
 		list_add_tail(&removed, &b->link);
 	} else {
-		while (ram->bytes + b->cost > ram->max_bytes)
-			remove_locked(ram, block_of(ram->lru.next), &removed);
+		if (ram->bytes + b->cost > ram->max_bytes)
+			take_oldest_locked(ram, ram->bytes + b->cost - ram->max_bytes, false,
+					   &removed);
 		hashmap_add(&ram->blocks, &b->node, b->key.digest);
 		list_add_tail(&ram->lru, &b->link);
 		ram->bytes += b->cost;
@@ -157,23 +183,32 @@ static void ram_admit(struct source *s, struct block_req *req)
 		;
 }
 
+static struct ram_block *find_locked(struct source_ram *ram, const struct block_key *key)
+{
+	struct hash_node *n = hashmap_find(&ram->blocks, key->digest, same_key, key);
+
+	return n ? container_of(n, struct ram_block, node) : NULL;
+}
+
 static bool ram_find(struct source_ram *ram, struct block_req *req)
 {
-	struct hash_node *n;
+	struct ram_block *b;
 
 	mtx_lock(&ram->lock);
-	n = hashmap_find(&ram->blocks, req->key.digest, same_key, &req->key);
-	if (n) {
-		struct ram_block *b = container_of(n, struct ram_block, node);
-
+	b = find_locked(ram, &req->key);
+	if (b) {
+		if (b->state == RAM_SPENT && req->klass == POOL_DEMAND) {
+			ram->spent_bytes -= b->cost;
+			b->state = RAM_HOT;
+		}
 		list_del(&b->link);
-		list_add_tail(&ram->lru, &b->link);
+		list_add_tail(b->state == RAM_SPENT ? &ram->spent : &ram->lru, &b->link);
 		req->data = blob_slice(&b->data, req->off, req->len);
 		if (b->sums.len && req->len == req->key.size)
 			req->sums = blob_slice(&b->sums, 0, b->sums.len);
 	}
 	mtx_unlock(&ram->lock);
-	return n;
+	return b;
 }
 
 static void ram_filled(struct block_req *req, int status, void *arg)
@@ -225,6 +260,7 @@ static void ram_free(struct source *s)
 	pool_set_reclaim(s->env->pool, NULL, NULL);
 	list_init(&removed);
 	list_splice_tail(&removed, &ram->lru);
+	list_splice_tail(&removed, &ram->spent);
 	free_removed(&removed);
 	source_fini(s);
 	hashmap_fini(&ram->blocks);
@@ -248,6 +284,7 @@ static int ram_new(struct req_env *env, struct source *next, size_t max_bytes,
 		return -ENOMEM;
 	ram->max_bytes = max_bytes;
 	list_init(&ram->lru);
+	list_init(&ram->spent);
 	r = hashmap_init(&ram->blocks, 256);
 	if (!r) {
 		r = source_init(&ram->base, ops, env, next);
@@ -281,16 +318,49 @@ struct source_front {
 	struct source_ram *keep;
 };
 
+/* bytes of the block were given to a reader */
+static void keep_given(struct source_ram *keep, const struct block_req *req)
+{
+	size_t room = keep->max_bytes / SPENT_SHARE;
+	struct list_node removed;
+	struct ram_block *b;
+
+	if (req->klass != POOL_DEMAND || (req->flags & (REQ_FILL | REQ_PROBE)))
+		return;
+	list_init(&removed);
+	mtx_lock(&keep->lock);
+	b = find_locked(keep, &req->key);
+	if (b && b->state == RAM_KEPT && (b->given += req->len) >= b->key.size) {
+		b->state = RAM_SPENT;
+		list_del(&b->link);
+		list_add_tail(&keep->spent, &b->link);
+		keep->spent_bytes += b->cost;
+		if (keep->spent_bytes > room)
+			take_of_locked(keep, &keep->spent, keep->spent_bytes - room, false,
+				       &removed);
+	}
+	mtx_unlock(&keep->lock);
+	free_removed(&removed);
+}
+
+static void front_passed(struct block_req *req, int status, void *arg)
+{
+	if (!status)
+		keep_given(arg, req);
+	req_done(req, status);
+}
+
 static void front_get(struct source *s, struct block_req *req)
 {
 	struct source_ram *keep = container_of(s, struct source_front, base)->keep;
 
 	if (!(req->flags & (REQ_FILL | REQ_PROBE)) && ram_find(keep, req)) {
 		req->via = VIA_RAM;
+		keep_given(keep, req);
 		req_done(req, 0);
 		return;
 	}
-	source_get(s->next, req, pass_up, NULL);
+	source_get(s->next, req, front_passed, keep);
 }
 
 static void front_free(struct source *s)

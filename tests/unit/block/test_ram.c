@@ -231,6 +231,26 @@ static void who_comes_between_fetches_nothing_again(void **state)
 	world_fini(&w);
 }
 
+/* two of sixteen may be spent; what was asked for again stays */
+static void what_was_given_out_once_goes_first(void **state)
+{
+	struct source *keep;
+
+	(void)state;
+	world_init(&w, WITH_SYNC, CODEC_NONE, 16 * MIB);
+	assert_int_equal(source_keep_new(&w.env, w.top, 16 * COST, &keep), 0);
+	assert_int_equal(source_front_new(&w.env, keep, keep, &w.top), 0);
+	for (uint32_t i = 0; i < 6; i++)
+		assert_int_equal(via_of(i), VIA_OBJECT);
+	assert_int_equal(via_of(4), VIA_RAM);
+	assert_int_equal(via_of(3), VIA_OBJECT);
+	for (uint32_t i = 10; i < 16; i++)
+		assert_int_equal(via_of(i), VIA_OBJECT);
+	assert_int_equal(via_of(3), VIA_OBJECT);
+	assert_int_equal(via_of(4), VIA_RAM);
+	world_fini(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -243,6 +263,7 @@ int main(void)
 		cmocka_unit_test(who_waits_is_served_when_the_readers_of_kept_blocks_are_done),
 		cmocka_unit_test(a_block_admitted_while_others_wait_is_given_up),
 		cmocka_unit_test(who_comes_between_fetches_nothing_again),
+		cmocka_unit_test(what_was_given_out_once_goes_first),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
