@@ -21,6 +21,7 @@ enum {
 	TX_MAX = 16,
 	SCRATCH = 16384,
 	READ_BUDGET = 4 << 20, /* then others of the loop have their turn */
+	WAKE_BYTES = 256 << 10,
 	NONE = 0xffff,
 };
 static_assert(SLOTS < NONE, "a slot's number fits 16 bits");
@@ -60,7 +61,8 @@ struct conn_io {
 	struct slot *slot;	/* of the answer being read; NULL in the handshake */
 	struct peer_call *call; /* whose buffer takes the body; NULL: scratch */
 	size_t body_have;
-	int fd; /* came with this header */
+	int wake_at; /* SO_RCVLOWAT of the socket; 0: as it was made */
+	int fd;	     /* came with this header */
 	uint8_t scratch[SCRATCH];
 
 	struct slot slots[SLOTS];
@@ -461,6 +463,20 @@ static int io_answer(struct peer_conn *c)
 	return 0;
 }
 
+/* The socket is empty, and the loop will wait: in the middle of a block not for every packet, which
+ * costs sender and reader a wake-up each. Never for more than the block lacks. */
+static void io_wait_more(struct peer_conn *c)
+{
+	struct conn_io *io = c->io;
+	size_t left = io->in_body ? io->f.body_len - io->body_have : 1;
+	int at = (int)MIN(left, (size_t)WAKE_BYTES);
+
+	if (c->peer->local || at == (io->wake_at ? io->wake_at : 1))
+		return;
+	if (setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &at, sizeof(at)) == 0)
+		io->wake_at = at;
+}
+
 int io_read(struct peer_conn *c, const char **why)
 {
 	struct conn_io *io = c->io;
@@ -472,8 +488,10 @@ int io_read(struct peer_conn *c, const char **why)
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0 && errno == EAGAIN)
+		if (n < 0 && errno == EAGAIN) {
+			io_wait_more(c);
 			return 0;
+		}
 		*why = n == 0 ? "closed by the daemon" : "receiving failed";
 		if (n <= 0)
 			return n == 0 ? -ECONNRESET : -errno;
