@@ -102,7 +102,7 @@ static void *serve(void *arg)
 		fuse_session_process_buf(session, &buf);
 	}
 	free(buf.mem);
-	fuse_session_exit(session);
+	(void)kill(getpid(), SIGTERM); /* unmounted from outside: main goes on */
 	return NULL;
 }
 
@@ -112,6 +112,8 @@ int main(int argc, char **argv)
 	struct fuse_args fa = FUSE_ARGS_INIT(2, args);
 	uint64_t mib = 0, threads = 0;
 	pthread_t t[16];
+	sigset_t set;
+	int sig;
 
 	if (argc != 5 || parse_u64(argv[2], 1000, &files) < 0 ||
 	    parse_u64(argv[3], 1 << 20, &mib) < 0 || parse_u64(argv[4], 16, &threads) < 0 ||
@@ -124,16 +126,24 @@ int main(int argc, char **argv)
 	if (!data)
 		return 1;
 	memset(data, 'x', IO_MAX);
+	/* the signals that end it come to main alone */
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	session = fuse_session_new(&fa, &ops, sizeof(ops), NULL);
-	if (!session || fuse_set_signal_handlers(session) < 0 ||
-	    fuse_session_mount(session, argv[1]) < 0)
+	if (!session || fuse_session_mount(session, argv[1]) < 0)
 		return 1;
 	for (uint64_t i = 0; i < threads; i++)
 		if (pthread_create(&t[i], NULL, serve, NULL))
 			return 1;
+	(void)sigwait(&set, &sig);
+	fuse_session_exit(session);
+	/* threads that are in read(2) return when the kernel has ended the connection */
+	fuse_session_unmount(session);
 	for (uint64_t i = 0; i < threads; i++)
 		(void)pthread_join(t[i], NULL);
-	fuse_session_unmount(session);
 	fuse_session_destroy(session);
 	free(data);
 	return 0;
