@@ -148,7 +148,7 @@ class Rgw:
             "osd_pool_default_pg_autoscale_mode": "off", "mon_max_pg_per_osd": 1000, "paxos_propose_interval": 0.05, "run_dir": d,
             "log_file": f"{d}/$name.log", "admin_socket": f"{d}/$name.asok", "pid_file": f"{d}/$name.pid", "mon_data": f"{d}/mon",
             "osd_data": f"{d}/osd", "keyring": f"{d}/keyring", "osd_objectstore": "memstore", "memstore_device_bytes": 6 << 30,
-            "rgw_frontends": f"beast endpoint=127.0.0.1:{self.port}", "rgw_gc_obj_min_wait": 5, "rgw_gc_processor_period": 5,
+            "rgw_frontends": f"beast endpoint=127.0.0.1:{self.port} tcp_nodelay=1", "rgw_gc_obj_min_wait": 5, "rgw_gc_processor_period": 5,
             "debug_rgw": "1/1", "debug_ms": 0,
         }
         with open(f"{d}/ceph.conf", "w") as f:
