@@ -29,10 +29,8 @@ enum {
 };
 #define INODE_ROOT  UINT64_C(1)
 #define INODE_TRASH UINT64_C(0x7FFFFFFF10000000)
-#define INODE_INTERNAL                                                                             \
-	UINT64_C(                                                                                  \
-		0x7FFFFFFF00000000) /* this and above: not a user's file (internal files, trash)  \
-				      */
+/* this and above: not a user's file (internal files, trash) */
+#define INODE_INTERNAL	UINT64_C(0x7FFFFFFF00000000)
 #define FILE_LENGTH_MAX ((UINT64_C(1) << 57) - 1)
 
 struct time_ns {

@@ -52,8 +52,8 @@ int open_ref(struct meta *m, uint64_t inode);
 /* *ret_delete: that was the last one, and the file has no name */
 int open_unref(struct meta *m, uint64_t inode, bool *ret_delete);
 bool open_is(struct meta *m, uint64_t inode);
-/* true: it is open and will be deleted at its last close; false: nobody has it open, delete it now
- */
+/* true: it is open and will be deleted at its last close; false: nobody has it open, delete it
+ * now */
 bool open_unnamed(struct meta *m, uint64_t inode);
 void open_named(struct meta *m, uint64_t inode);
 /* 8 bytes for each open file; false when there are more than OPEN_LIST_MAX */

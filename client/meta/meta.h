@@ -31,9 +31,8 @@ struct meta_conf {
 	uint64_t timeout_us;	    /* --meta-timeout */
 	uint64_t heartbeat_us;	    /* 12 s */
 	uint64_t skip_dir_mtime_us; /* 100 ms */
-	const char *subdir; /* NULL or a path inside the volume that becomes the root (issue: later;
-			       -EOPNOTSUPP) */
-	const char *mount_point; /* for the session */
+	const char *subdir;	    /* NULL; anything else is refused with -EOPNOTSUPP */
+	const char *mount_point;    /* for the session */
 	bool no_bgjob;
 	struct metrics *metrics;
 };
@@ -119,9 +118,10 @@ struct meta_ops {
 	int (*listxattr)(struct meta *m, uint64_t inode, char **ret, size_t *ret_len);
 	int (*removexattr)(struct meta *m, uint64_t inode, const char *name);
 	/* life */
-	int (*start)(struct meta *m, struct str *err); /* session, heartbeat thread, flushers;
-							  read-only: none of the first */
-	void (*stop)(struct meta *m); /* flushes, cleans our own session up, ends threads */
+	/* session, heartbeat thread, flushers; read-only: no session, no flushers */
+	int (*start)(struct meta *m, struct str *err);
+	/* flushes, cleans our own session up, ends threads */
+	void (*stop)(struct meta *m);
 	void (*free)(struct meta *m);
 };
 
@@ -148,8 +148,8 @@ void meta_free(struct meta *m);
 
 const struct setting *meta_setting(const struct meta *m);
 struct hash128 meta_volume_id(struct meta *m); /* moves when the generation does */
-bool meta_has_generation(
-	const struct meta *m); /* false: read-only mount of a volume without `_gen`: use no group */
+/* false: read-only mount of a volume without `_gen`: use no group */
+bool meta_has_generation(const struct meta *m);
 struct redis *meta_redis(struct meta *m); /* NULL for memory */
 uint64_t meta_session_id(const struct meta *m);
 void meta_set_delete(struct meta *m, meta_delete_fn *fn, void *arg);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that this client has open. A file that loses its last name while it is open stays, without
- *a name, until its last close; other clients know nothing of our opens. Any thread; the engine's
- *lock.
+ * a name, until its last close; other clients know nothing of our opens. Any thread; the engine's
+ * lock.
  *
  *	count > 0	named		open_ref, open_named
  *	count > 0	unnamed		open_unnamed: the last open_unref says delete

@@ -3,8 +3,8 @@
  * one script, so that JuiceFS's WATCH/MULTI and ours exclude each other; the scripts are
  * client/meta/ *.lua behind a common prelude.
  *
- * Threads: operations run in the caller's; heartbeat and statistics have one each, deletes a few.
- */
+ * Threads: operations run in the caller's; heartbeat and statistics have one each, deletes a
+ * few. */
 #include "client/meta/meta_redis.h"
 
 #include "common/clock.h"

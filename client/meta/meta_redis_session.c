@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The session of a mount: registered, kept alive, ended; and, with each sign of life, what changed
- *in the volume: its setting, its generation, its being there at all. Thread: one for the heartbeat,
- *over connections that operations never use. A read-only mount has no session and only looks.
+ * in the volume: its setting, its generation, its being there at all. Thread: one for the
+ * heartbeat, over connections that operations never use. A read-only mount has no session and only
+ * looks.
  *
  *	state		what makes it
  *	alive		start; each beat
  *	refuse_writes	the setting or a quota turned up that we do not handle: changes answer EROFS
- *until the next mount
+ *			until the next mount
  *	gone		no setting, or another UUID: changes answer EIO until the next mount */
 #include "client/meta/meta_redis.h"
 

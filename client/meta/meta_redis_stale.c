@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients that are gone left behind. Deleted files whose data nobody deleted: each hour, those older than an hour (lastCleanupFiles), and
- * slices whose references went below zero without their data (nextCleanupSlices).
- * Sessions: their locks are given up and their unlinked open files deleted, as JuiceFS does with its own and ours. One client a
- * period does it (the stamp lastCleanupSessions). Thread: the heartbeat's, over the engine's own connections. */
+/* What clients that are gone left behind. Thread: the heartbeat's, over the engine's own
+ * connections. One client a period does it, whoever is first to set the stamp.
+ *
+ *	stamp			what is done
+ *	lastCleanupSessions	locks of dead sessions are given up and their unlinked open files
+ *				deleted, as JuiceFS does with its own and ours
+ *	lastCleanupFiles	each hour: data of files deleted longer than an hour ago, that nobody
+ *				deleted
+ *	nextCleanupSlices	each hour: slices whose references went below zero without their data
+ */
 #include "client/meta/meta_redis.h"
 
 #include <inttypes.h>

@@ -123,8 +123,9 @@ static int stat_recount(struct meta_redis *mr, uint64_t dir, uint64_t deadline_u
 	return own_eval(mr, SC_DIRCOUNT, &args, deadline_us, &reply);
 }
 
-/* The root of a fresh volume is the one directory that nobody gave statistics. It is counted before the first operation: later, what happens
- * while it is counted could be counted twice, by the count and by its own delta. */
+/* The root of a fresh volume is the one directory that nobody gave statistics. It is counted before
+ * the first operation: later, what happens while it is counted could be counted twice, by the count
+ * and by its own delta. */
 int stat_begin(struct meta_redis *mr, uint64_t deadline_us)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
