@@ -63,9 +63,10 @@ uint32_t crc32c_soft(uint32_t crc, const void *data, size_t n)
 }
 
 #if defined(__x86_64__)
-/* Long input runs in three streams of STREAM bytes, since the instruction has a latency of three and
- * a throughput of one. The sums become one because a checksum is linear: after STREAM further bytes
- * a register's bits are what the same number of zero bytes makes of them, looked up by its bytes. */
+/* Long input runs in three streams of STREAM bytes, since the instruction has a latency of three
+ * and a throughput of one. The sums become one because a checksum is linear: after STREAM further
+ * bytes a register's bits are what the same number of zero bytes makes of them, looked up by its
+ * bytes. */
 enum { STREAM = 4096 };
 static uint32_t after_stream[4][256];
 static pthread_once_t after_once = PTHREAD_ONCE_INIT;

@@ -5,9 +5,8 @@
  *	stamp			what is done
  *	lastCleanupSessions	locks of dead sessions are given up and their unlinked open files
  *				deleted, as JuiceFS does with its own and ours
- *	lastCleanupFiles	each hour: data of files deleted longer than an hour ago, that nobody
- *				deleted
- *	nextCleanupSlices	each hour: slices whose references went below zero without their data
+ *	lastCleanupFiles	each hour: data of files deleted longer than an hour ago
+ *	nextCleanupSlices	each hour: slices whose references went below zero, not their data
  */
 #include "client/meta/meta_redis.h"
 

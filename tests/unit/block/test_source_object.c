@@ -143,8 +143,10 @@ static void the_deadline_travels_to_the_store(void **state)
 	rd[0].req->deadline_us = 123456789;
 	read_send(&w, &rd[0]);
 	obj = mem_take_held(&w.store);
-	if (!obj)
+	if (!obj) {
 		fail();
+		return;
+	}
 	assert_int_equal(obj->deadline_us, 123456789);
 	mem_go(&w.store, obj);
 	read_check(&rd[0], 0);

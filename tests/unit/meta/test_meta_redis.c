@@ -587,7 +587,8 @@ static void data_of_files_deleted_long_ago_is_deleted(void **state)
 	NEED_SERVER();
 	fresh_volume(0);
 	m = open_redis(&d);
-	/* a list of one slice (id 5, size 10) of an inode that is gone; a file that may still be at work; an old client's member */
+	/* a list of one slice (id 5, size 10) of an inode that is gone; a file that may still be at
+	 * work; an old client's member */
 	raw_run("EVAL return\tredis.call('RPUSH','c9_0',string.rep('\\0',11)..'\\5\\0\\0\\0\\10'.."
 		"string.rep('\\0',7)..'\\10') 0");
 	/* and a slice that nobody refers to any more, one that two refer to */
