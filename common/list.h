@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Intrusive doubly linked ring. A node that is in no list points at itself (after list_init) and may be removed twice. */
+/* Intrusive doubly linked ring. A node that is in no list points at itself (after list_init) and
+ * may be removed twice. */
 #ifndef STOKE_COMMON_LIST_H
 #define STOKE_COMMON_LIST_H
 
 #include "common/base.h"
 
-struct list_node { struct list_node *next, *prev; };
+struct list_node {
+	struct list_node *next, *prev;
+};
 
-static inline void list_init(struct list_node *n) { n->next = n->prev = n; }
-static inline bool list_empty(const struct list_node *head) { return head->next == head; }
+static inline void list_init(struct list_node *n)
+{
+	n->next = n->prev = n;
+}
+static inline bool list_empty(const struct list_node *head)
+{
+	return head->next == head;
+}
 
 static inline void list_add_tail(struct list_node *head, struct list_node *n)
 {
@@ -53,8 +62,9 @@ static inline void list_splice_tail(struct list_node *to, struct list_node *from
 	list_init(from);
 }
 
-#define list_for_each(n, head)		for ((n) = (head)->next; (n) != (head); (n) = (n)->next)
+#define list_for_each(n, head) for ((n) = (head)->next; (n) != (head); (n) = (n)->next)
 /* the current node may be removed */
-#define list_for_each_safe(n, t, head)	for ((n) = (head)->next, (t) = (n)->next; (n) != (head); (n) = (t), (t) = (n)->next)
+#define list_for_each_safe(n, t, head)                                                             \
+	for ((n) = (head)->next, (t) = (n)->next; (n) != (head); (n) = (t), (t) = (n)->next)
 
 #endif

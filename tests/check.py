@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PASSED = FAILED = SKIPPED = 0
@@ -46,31 +47,34 @@ def sanitizer_env():
     return env
 
 
+def run_unit(path, name):
+    """(passed, failed, skipped, what to show)"""
+    try:
+        r = subprocess.run([path], cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240, env=sanitizer_env())
+    except subprocess.TimeoutExpired as e:
+        return 0, 1, 0, (e.stdout or b"").decode(errors="replace")[-4000:] + f"\n{name}: no end after 240 s"
+    text = r.stdout.decode(errors="replace")
+    passed, failed, skipped = (sum(int(n) for n in re.findall(rf"\[\s*{word}\s*\] (\d+) test\(s\)[.,]", text))
+                               for word in ("PASSED", "FAILED", "SKIPPED"))
+    if (r.returncode or passed + skipped == 0) and not failed:
+        failed = 1
+    return passed, failed, skipped, text[-6000:] if failed else ""
+
+
 def units(build, mode):
     if not make(build, mode, "units-built"):
         return
     t0, before = time.time(), (PASSED, FAILED, SKIPPED)
-    for path in sorted(glob.glob(f"{build}/{mode}/unit/*/test_*")):
-        name = f"{mode} {os.path.relpath(path, f'{build}/{mode}/unit')}"
-        try:
-            r = subprocess.run([path], cwd=TOP, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
-                               env=sanitizer_env(), errors="replace")
-        except subprocess.TimeoutExpired as e:
-            print((e.stdout or b"").decode(errors="replace")[-4000:])
-            say(f"FAILED {name}: no end after 240 s")
-            count(failed=1)
-            continue
-        passed, failed, skipped = (sum(int(n) for n in re.findall(rf"\[\s*{word}\s*\] (\d+) test\(s\)[.,]", r.stdout))
-                                   for word in ("PASSED", "FAILED", "SKIPPED"))
-        if r.returncode and not failed:
-            failed = 1
-        if failed or passed + skipped == 0:
-            failed = max(failed, 1)
-            print(r.stdout[-6000:])
-            say(f"FAILED {name}")
-        if skipped:
-            NOTES.append(f"{name}: {skipped} skipped")
-        count(passed, failed, skipped)
+    paths = sorted(glob.glob(f"{build}/{mode}/unit/*/test_*"))
+    names = [f"{mode} {os.path.relpath(path, f'{build}/{mode}/unit')}" for path in paths]
+    with ThreadPoolExecutor(os.cpu_count()) as ex:
+        for name, (passed, failed, skipped, text) in zip(names, ex.map(run_unit, paths, names)):
+            if failed:
+                print(text)
+                say(f"FAILED {name}")
+            if skipped:
+                NOTES.append(f"{name}: {skipped} skipped")
+            count(passed, failed, skipped)
     say(f"units {mode}: {PASSED - before[0]} passed, {FAILED - before[1]} failed, {SKIPPED - before[2]} skipped, {time.time() - t0:.0f} s")
 
 

@@ -432,6 +432,7 @@ static int check_versions(const struct setting *s, struct str *why)
 int setting_check(const struct setting *s, bool read_only, struct str *ret_why)
 {
 	enum codec codec;
+	char compression[64];
 	const struct {
 		bool has, reading_too;
 		const char *name;
@@ -441,7 +442,7 @@ int setting_check(const struct setting *s, bool read_only, struct str *ret_why)
 		{s->enable_acl, true, "POSIX ACLs"},
 		{s->kerberos, true, "Kerberos"},
 		{s->shards > 1, true, "shards"},
-		{codec_parse(s->compression, &codec) != 0, true, "unknown compression"},
+		{codec_parse(s->compression, &codec) != 0, true, compression},
 		{s->user_group_quota, false, "user and group quotas"},
 		{s->change_log, false, "change log"},
 		{s->tiers, false, "storage tiers"},
@@ -451,6 +452,7 @@ int setting_check(const struct setting *s, bool read_only, struct str *ret_why)
 
 	if (r)
 		return r;
+	(void)snprintf(compression, sizeof(compression), "compression %s", s->compression);
 	for (size_t i = 0; i < ARRAY_LEN(features); i++) {
 		if (!features[i].has || (read_only && !features[i].reading_too))
 			continue;
