@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- One chunk of a deleted file. ARGV: token, number, now, inode (text), chunk -> {1 if the file was once cut here, id, size, id, size, …} (texts):
--- slices that nobody refers to any more
+-- One chunk of a deleted file.
+-- ARGV: token, number, now, inode (text), chunk
+-- -> {1 if the file was once cut here, id, size, id, size, …} (texts): slices that nobody refers to
+--    any more
 local old = done()
 if old then
 	return old

@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A directory's statistics, counted anew. ARGV: inode, length, space, inodes (texts) -> 1, 0: it is gone
+-- A directory's statistics, counted anew.
+-- ARGV: inode, length, space, inodes (texts)
+-- -> 1, 0: it is gone
 if call('EXISTS', P .. 'i' .. ARGV[1]) == 0 then
 	return 0
 end

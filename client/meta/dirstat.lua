@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- ARGV: token, number, now, then per directory: inode, length, space, inodes (texts) -> {inodes that have no statistics yet}
+-- ARGV: token, number, now, then per directory: inode, length, space, inodes (texts)
+-- -> {inodes that have no statistics yet}
 local old = done()
 if old then
 	return old

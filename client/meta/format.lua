@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- ARGV: setting, root's record, record of the trash's root or '' -> {0, setting that was there already} or {1}; an error when the database holds something else
+-- ARGV: setting, root's record, record of the trash's root or ''
+-- -> {0, setting that was there already} or {1}; an error when the database holds something else
 local s = call('GET', P .. 'setting')
 if s then
 	return { 0, s }

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The only agreement between clients about who does a clean-up: the first whose clock says that the last one was long enough ago.
+-- The only agreement between clients about who does a clean-up: the first whose clock says that the
+-- last one was long enough ago.
 -- ARGV: name of the stamp, now, seconds (texts) -> 1: do it
 local key = P .. ARGV[1]
 if call('EXISTS', P .. 'setting') == 0 then

@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A sign of life of a session, and the watch over the generation: slice numbers that were handed out and are free again mean that the database went
--- back (loaded from a dump, failed over to a stale replica), so names of blocks will come again with other bytes.
--- ARGV: session, its JSON, expiry (seconds), highest slice number seen (text), 8 random bytes, the volume's UUID
+-- A sign of life of a session, and the watch over the generation: slice numbers that were handed
+-- out and are free again mean that the database went back (loaded from a dump, failed over to a
+-- stale replica), so names of blocks will come again with other bytes.
+-- ARGV: session, its JSON, expiry (seconds), highest slice number seen (text), 8 random bytes, the
+--    volume's UUID
 -- -> {setting or false, generation, 1 when the session was unknown, 1 when quotas are set}
 local setting = call('GET', P .. 'setting')
 if not setting then

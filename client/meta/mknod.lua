@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- ARGV: token, number, now, parent, name, inode (both 8 bytes), type, mode, umask, uid, gid, rdev, target, skip, capacity, inodes -> {record}
+-- ARGV: token, number, now, parent, name, inode (both 8 bytes), type, mode, umask, uid, gid, rdev,
+--    target, skip, capacity, inodes
+-- -> {record}
 local old = done()
 if old then
 	return old
@@ -35,8 +37,10 @@ if bit.band(mode(pa), 1024) ~= 0 then
 end
 local length = typ == DIR and 4096 or #ARGV[13]
 local tier = byte(pa, #pa - TAIL + 1 >= 8 and TAIL + 8 or TAIL) or 0
-local a = char(bit.band(byte(pa, 1), SKIP_TRASH)) .. p16(typ * 4096 + m) .. p32(tonumber(ARGV[10])) .. gid .. now .. now .. now ..
-	p32(typ == DIR and 2 or 1) .. p64(length) .. p32(tonumber(ARGV[12])) .. ARGV[4] .. (tier ~= 0 and char(tier) or '') .. '\0'
+local a = char(bit.band(byte(pa, 1), SKIP_TRASH)) .. p16(typ * 4096 + m) ..
+	p32(tonumber(ARGV[10])) .. gid .. now .. now .. now .. p32(typ == DIR and 2 or 1) ..
+	p64(length) .. p32(tonumber(ARGV[12])) .. ARGV[4] ..
+	(tier ~= 0 and char(tier) or '') .. '\0'
 
 account(1, 1)
 call('SET', P .. 'i' .. text, a)

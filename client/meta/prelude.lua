@@ -1,14 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
--- In front of every script. KEYS[1] is the prefix and "setting". Inodes and lengths come as 8 bytes, big-endian, and stay strings: Lua's numbers
--- lose what is above 2^53. Strings are never compared with < (strcoll). A script reads and checks all it needs before its first write.
+-- In front of every script. KEYS[1] is the prefix and "setting". Inodes and lengths come as 8
+-- bytes, big-endian, and stay strings: Lua's numbers lose what is above 2^53. Strings are never
+-- compared with < (strcoll). A script reads and checks all it needs before its first write.
 local P = string.sub(KEYS[1], 1, -8)
-local call, sub, byte, char, floor, fmt = redis.call, string.sub, string.byte, string.char, math.floor, string.format
+local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
+local floor, fmt = math.floor, string.format
 local FILE, DIR, SYMLINK = 1, 2, 3
 local IMMUTABLE, APPEND, SKIP_TRASH = 1, 2, 32
 local EPERM, ENOENT, EIO, EACCES, EEXIST, ENOTDIR, EISDIR = 1, 2, 5, 13, 17, 20, 21
 local EINVAL, ENOSPC, ENOTEMPTY, ENODATA, ESTALE = 22, 28, 39, 61, 116
 -- where the fields of an attribute record begin
-local UID, GID, ATIME, MTIME, CTIME, NLINK, LENGTH, RDEV, PARENT, TAIL = 4, 8, 12, 24, 36, 48, 52, 60, 64, 72
+local UID, GID, ATIME, MTIME, CTIME, NLINK = 4, 8, 12, 24, 36, 48
+local LENGTH, RDEV, PARENT, TAIL = 52, 60, 64, 72
 local TRASH = '\127\255\255\255\16\0\0\0'
 local TRASH_TEXT = '9223372032828243968'
 local NONE = '\0\0\0\0\0\0\0\0'
@@ -32,7 +35,8 @@ local function p16(v)
 end
 
 local function p32(v)
-	return char(floor(v / 16777216) % 256, floor(v / 65536) % 256, floor(v / 256) % 256, v % 256)
+	return char(floor(v / 16777216) % 256, floor(v / 65536) % 256, floor(v / 256) % 256,
+		v % 256)
 end
 
 -- a number below 2^53 as 8 bytes
@@ -40,7 +44,8 @@ local function p64(v)
 	return p32(floor(v / 4294967296)) .. p32(v % 4294967296)
 end
 
--- 8 bytes as decimal text, exactly: above 2^53 in two parts around 10^6 (2^32 = 4294 * 10^6 + 967296)
+-- 8 bytes as decimal text, exactly: above 2^53 in two parts around 10^6 (2^32 = 4294 * 10^6 +
+-- 967296)
 local function dec(b)
 	local h, l = u32(b, 1), u32(b, 5)
 	if h < 2097152 then
@@ -169,7 +174,8 @@ end
 
 -- the parent's mtime is old enough (nanoseconds, text) to be worth a write
 local function touchable(a, now, skip)
-	local d = (seconds(now, 1) - seconds(a, MTIME)) * 1000000000 + u32(now, 9) - u32(a, MTIME + 8)
+	local d = (seconds(now, 1) - seconds(a, MTIME)) * 1000000000 +
+		u32(now, 9) - u32(a, MTIME + 8)
 	return d >= tonumber(skip)
 end
 
@@ -179,11 +185,13 @@ end
 
 -- sticky directory pa: uid may not remove or rename the entry a
 local function sticky(pa, a, uid)
-	return uid ~= 0 and bit.band(mode(pa), 512) ~= 0 and uid ~= u32(pa, UID) and uid ~= u32(a, UID)
+	return uid ~= 0 and bit.band(mode(pa), 512) ~= 0 and
+		uid ~= u32(pa, UID) and uid ~= u32(a, UID)
 end
 
--- A changing script begins with ARGV[1] = {sid}_{slot}, ARGV[2] = its number (24 bytes), ARGV[3] = now (12 bytes). What it answered lies in _ops until
--- the slot is used again, so that asking again, because the answer was lost, does it once.
+-- A changing script begins with ARGV[1] = {sid}_{slot}, ARGV[2] = its number (24 bytes), ARGV[3] =
+-- now (12 bytes). What it answered lies in _ops until the slot is used again, so that asking again,
+-- because the answer was lost, does it once.
 local function done()
 	local r = call('HGET', P .. '_ops', ARGV[1])
 	if r and sub(r, 1, #ARGV[2]) == ARGV[2] then

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- ARGV: inode (text), first chunk, number of chunks -> {record, list, list, …}: the lists and the attributes that they belong to
+-- ARGV: inode (text), first chunk, number of chunks
+-- -> {record, list, list, …}: the lists and the attributes that they belong to
 local a = call('GET', P .. 'i' .. ARGV[1])
 if not a then
 	return fail(ENOENT)

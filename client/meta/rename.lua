@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- ARGV: token, number, now, parent (8 bytes), name, new parent (8 bytes), new name, flags, uid, skip, hour or '', session, open inodes
--- -> {record of the moved, its 8 bytes, what happened: '' nothing, 'move', 'exchange', as remove_write for the replaced or record and 8 bytes of the exchanged}
+-- ARGV: token, number, now, parent (8 bytes), name, new parent (8 bytes), new name, flags, uid,
+--    skip, hour or '', session, open inodes
+-- -> {record of the moved, its 8 bytes, what happened: '' nothing, 'move', 'exchange', as
+--    remove_write for the replaced or record and 8 bytes of the exchanged}
 local old = done()
 if old then
 	return old
@@ -41,7 +43,8 @@ end
 if trashed(da) then
 	return fail(ENOENT)
 end
-if flag(sa, APPEND) or flag(sa, IMMUTABLE) or flag(da, IMMUTABLE) or flag(a, APPEND) or flag(a, IMMUTABLE) then
+if flag(sa, APPEND) or flag(sa, IMMUTABLE) or flag(da, IMMUTABLE) or
+		flag(a, APPEND) or flag(a, IMMUTABLE) then
 	return fail(EPERM)
 end
 if ino == ARGV[6] or ino == field(da, PARENT) then
@@ -53,7 +56,8 @@ end
 if not de and exchange then
 	return fail(ENOENT)
 end
-if not same and bit.band(mode(sa), 512) ~= 0 and uid ~= 0 and uid ~= u32(a, UID) and (uid ~= u32(sa, UID) or typ == DIR) then
+if not same and bit.band(mode(sa), 512) ~= 0 and uid ~= 0 and uid ~= u32(a, UID) and
+		(uid ~= u32(sa, UID) or typ == DIR) then
 	return fail(EACCES)
 end
 if sticky(sa, a, uid) then

@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- ARGV: token, number, now, inode (text), set, mode, uid, gid, atime, mtime (12 bytes each), caller's uid -> {record}
+-- ARGV: token, number, now, inode (text), set, mode, uid, gid, atime, mtime (12 bytes each),
+--    caller's uid
+-- -> {record}
 local old = done()
 if old then
 	return old
@@ -44,7 +46,8 @@ if wants(SUID) and wuid ~= u32(cur, UID) then
 	a, changed = put(a, UID, p32(wuid)), true
 end
 if wants(MODE) and want ~= m then
-	if not owner and (bit.band(m, 1023) ~= bit.band(want, 1023) or bit.band(want, 1024) > bit.band(m, 1024) or
+	if not owner and (bit.band(m, 1023) ~= bit.band(want, 1023) or
+			bit.band(want, 1024) > bit.band(m, 1024) or
 			bit.band(want, 2048) > bit.band(m, 2048)) then
 		return fail(EPERM)
 	end

@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The last close of a file without a name. ARGV: token, number, now, inode (text), session -> {'gone', length}, or {'kept'}: it has a name again, or is not there
+-- The last close of a file without a name.
+-- ARGV: token, number, now, inode (text), session
+-- -> {'gone', length}, or {'kept'}: it has a name again, or is not there
 local old = done()
 if old then
 	return old

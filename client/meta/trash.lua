@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Behind the prelude of scripts that remove something. An item that goes is planned first (reads, checks), then written.
+-- Behind the prelude of scripts that remove something. An item that goes is planned first (reads,
+-- checks), then written.
 
--- the hour's directory of the trash: {bytes}, to be made when it is new; nil when the trash has no root
+-- the hour's directory of the trash: {bytes}, to be made when it is new; nil when the trash has no
+-- root
 local function hour_find(name)
 	local e = call('HGET', P .. 'd' .. TRASH_TEXT, name)
 	if e then
@@ -21,8 +23,8 @@ local function hour_make(h, now)
 	account(1, 1)
 	h.ino = sub(TRASH, 1, 4) .. p32(268435456 + n)
 	local text = dec(h.ino)
-	call('SET', P .. 'i' .. text, '\0' .. p16(DIR * 4096 + 365) .. p32(0) .. p32(0) .. now .. now .. now .. p32(2) ..
-		p64(4096) .. p32(0) .. TRASH .. '\0')
+	call('SET', P .. 'i' .. text, '\0' .. p16(DIR * 4096 + 365) .. p32(0) .. p32(0) ..
+		now .. now .. now .. p32(2) .. p64(4096) .. p32(0) .. TRASH .. '\0')
 	call('HSET', P .. 'd' .. TRASH_TEXT, h.name, char(DIR) .. h.ino)
 	call('HSET', P .. 'dirUsedInodes', text, '0')
 	call('HSET', P .. 'dirDataLength', text, '0')
@@ -33,10 +35,13 @@ local function trash_name(parent, ino, name)
 	return sub(parent .. '-' .. ino .. '-' .. name, 1, 255)
 end
 
--- What will happen to the item of entry e (9 bytes) with record a (nil: lost): plan, or nil and an errno. hour: '' when it goes for good.
+-- What will happen to the item of entry e (9 bytes) with record a (nil: lost): plan, or nil and an
+-- errno. hour: '' when it goes for good.
 -- open: 8 bytes for each file that is open in this client.
 local function remove_plan(parent, name, e, a, hour, open)
-	local r = { type = byte(e, 1), ino = sub(e, 2, 9), a = a, parent = parent, name = name, e = e }
+	local r = {
+		type = byte(e, 1), ino = sub(e, 2, 9), a = a, parent = parent, name = name, e = e,
+	}
 	r.text = dec(r.ino)
 	if hour ~= '' and a and not flag(a, SKIP_TRASH) then
 		local h = hour_find(hour)
@@ -45,7 +50,8 @@ local function remove_plan(parent, name, e, a, hour, open)
 		end
 		local tname = trash_name(parent, r.text, name)
 		-- the same link was thrown away before within this hour
-		if r.type == DIR or h.make or u32(a, NLINK) <= 1 or call('HEXISTS', P .. 'd' .. dec(h.ino), tname) == 0 then
+		if r.type == DIR or h.make or u32(a, NLINK) <= 1 or
+				call('HEXISTS', P .. 'd' .. dec(h.ino), tname) == 0 then
 			r.hour, r.tname = h, tname
 			return r
 		end
@@ -61,14 +67,15 @@ local function remove_plan(parent, name, e, a, hour, open)
 end
 
 local function remove_stats(text)
-	for _, k in ipairs({ 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes', 'dirQuota', 'dirQuotaUsedSpace',
-			'dirQuotaUsedInodes' }) do
+	for _, k in ipairs({ 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes',
+			'dirQuota', 'dirQuotaUsedSpace', 'dirQuotaUsedInodes' }) do
 		call('HDEL', P .. k, text)
 	end
 end
 
--- Writes a plan (not the entry itself, not the parent). Returns {what, type, inode, length, hour}: what is trash, kept (other links remain), open (deleted at its
--- last close) or gone; length: of a file.
+-- Writes a plan (not the entry itself, not the parent). Returns {what, type, inode, length, hour}:
+-- what is trash, kept (other links remain), open (deleted at its last close) or gone; length: of a
+-- file.
 local function remove_write(r, now, session)
 	local a, ikey = r.a, P .. 'i' .. r.text
 	local length = (r.type == FILE and a) and field(a, LENGTH) or NONE
@@ -108,7 +115,8 @@ local function remove_write(r, now, session)
 	else
 		account(r.type == FILE and -pages(length) or -1, -1)
 		if r.type == FILE then
-			call('ZADD', P .. 'delfiles', dec(sub(now, 1, 8)), r.text .. ':' .. dec(length))
+			call('ZADD', P .. 'delfiles', dec(sub(now, 1, 8)),
+				r.text .. ':' .. dec(length))
 		elseif r.type == SYMLINK then
 			call('DEL', P .. 's' .. r.text)
 		end

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- ARGV: token, number, now, parent (8 bytes), name, uid, skip, hour or '', session, open inodes -> as remove_write
+-- ARGV: token, number, now, parent (8 bytes), name, uid, skip, hour or '', session, open inodes
+-- -> as remove_write
 local old = done()
 if old then
 	return old

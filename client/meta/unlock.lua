@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Locks of a dead session in one lock key. ARGV: session, key (as it lies in locked{sid}) -> number of locks removed
+-- Locks of a dead session in one lock key.
+-- ARGV: session, key (as it lies in locked{sid})
+-- -> number of locks removed
 local n, prefix = 0, ARGV[1] .. '_'
 local t = redis.call('TYPE', ARGV[2])
 if (t.ok or t) == 'hash' then

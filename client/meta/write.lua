@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- ARGV: token, number, now, inode (text), chunk, slice record, end of the slice in the file (8 bytes), mtime (12 bytes), generation, capacity
+-- ARGV: token, number, now, inode (text), chunk, slice record, end of the slice in the file (8
+--    bytes), mtime (12 bytes), generation, capacity
 -- -> {record, length of the list, old length}
 local old = done()
 if old then
