@@ -340,13 +340,14 @@ static struct peer *peer_new(struct peers *ps, const char *addr, uint16_t port)
 	return p;
 }
 
-/* which loops: connections are dealt out in turn */
+/* which loops: those for blocks are dealt out in turn, and a peer's other one is its neighbour's, so
+ * that with two loops and several peers both carry blocks */
 static void peer_place(struct peer *p, unsigned n)
 {
 	struct peers_conf *conf = &p->peers->conf;
 
 	for (unsigned i = 0; i < CONN_COUNT; i++)
-		conn_init(&p->conn[i], p, conf->loops[(n * CONN_COUNT + i) % conf->n_loops]);
+		conn_init(&p->conn[i], p, conf->loops[(n + i) % conf->n_loops]);
 	loop_timer_init(&p->probe_timer, p->conn[CONN_SMALL].loop, probe_fire);
 }
 
