@@ -32,7 +32,8 @@ enum {
 	DATA_QUEUE = 65536,
 	DISK_THREADS = 4,
 	CODEC_THREADS = 4,
-	IO_LOOPS = 2,
+	IO_LOOPS_MIN = 2,
+	IO_LOOPS_MAX = 4,
 	GROUP_WAIT_US = 3000000,
 	WRITE_FLUSH_US = 5000000,
 };
@@ -41,7 +42,8 @@ struct mount {
 	struct mount_conf conf;
 	struct metrics *metrics;
 	uint64_t started_us;
-	struct loop *io[IO_LOOPS], *timers;
+	struct loop *io[IO_LOOPS_MAX], *timers;
+	unsigned n_io;
 	struct workq *metaq, *dataq, *codecs, *disk;
 	struct pool *pool;
 	struct meta *meta;
@@ -73,9 +75,11 @@ struct mount {
 
 static int start_threads(struct mount *m, struct str *err)
 {
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
 	int r = loop_new("timers", &m->timers);
 
-	for (int i = 0; i < IO_LOOPS && r == 0; i++)
+	m->n_io = (unsigned)MIN(MAX(cores, (long)IO_LOOPS_MIN), (long)IO_LOOPS_MAX);
+	for (unsigned i = 0; i < m->n_io && r == 0; i++)
 		r = loop_new("io", &m->io[i]);
 	if (r == 0)
 		r = workq_new("meta", META_THREADS, META_QUEUE, &m->metaq);
@@ -192,7 +196,7 @@ static int make_peers(struct mount *m, struct str *err)
 		       .group = m->conf.cache_group,
 		       .node = ""},
 		.loops = m->io,
-		.n_loops = IO_LOOPS,
+		.n_loops = m->n_io,
 		.metrics = m->metrics,
 	};
 	int r;
@@ -539,7 +543,7 @@ int mount_stop(struct mount *m)
 	workq_free(m->dataq);
 	workq_free(m->disk);
 	workq_free(m->codecs);
-	for (int i = 0; i < IO_LOOPS; i++)
+	for (unsigned i = 0; i < m->n_io; i++)
 		loop_free(m->io[i]);
 	loop_free(m->timers);
 	if (m->pool)
