@@ -61,10 +61,9 @@ PROGRAMS := $(B)/stoke $(B)/stoke-cached
 UNITS := $(foreach l,$(LIBS),$(patsubst tests/unit/$(l)/%.c,$(B)/unit/$(l)/%,$(wildcard tests/unit/$(l)/test_*.c)))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
-TOOLS := $(patsubst tests/tools/%.c,$(B)/tools/%,$(wildcard tests/tools/*.c))
 
 .PHONY: all deps demo check unit units-built integration fuzz-replay fuzzers-built fuzz lint analyze bench benches-built \
-	install clean help
+	man install clean help
 .SECONDARY:
 .DELETE_ON_ERROR:
 
@@ -98,9 +97,6 @@ $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN) $(call libs_of,client)
 $(B)/bench/%: $(B)/obj/bench/%.o $(call libs_of,client)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS) -lm
-$(B)/tools/%: $(B)/obj/tests/tools/%.o
-	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
 
@@ -147,17 +143,22 @@ integration: all ## the real programs with a real Redis, a real S3 and the real 
 lint:            ## include arrows, library walls, format, each header alone
 	$(PYTHON) tests/lint.py
 
+analyze: export ANALYZE_FLAGS = $(CPPFLAGS)
 analyze:         ## clang -Wthread-safety, clang --analyze, clang-tidy, cppcheck
-	CPPFLAGS='$(filter-out -MMD -MP,$(CPPFLAGS))' sh tests/analyze.sh
+	sh tests/analyze.sh
 
 bench:           ## what the README's numbers come from
 	$(MAKE) MODE=release all benches-built
 	$(PYTHON) bench/run.py --bin $(O)/release $(ARGS)
 
-install: all     ## into PREFIX (default /usr/local); build with MODE=release
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
+man: all         ## man pages from --help, into $(B)/man
+	$(PYTHON) docs/man.py $(B) $(B)/man
+
+install: man     ## into PREFIX (default /usr/local); build with MODE=release
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man8
 	install -m 755 $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
-	install -m 644 $(wildcard docs/man/*.1) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $(B)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 $(B)/man/*.8 $(DESTDIR)$(PREFIX)/share/man/man8
 
 clean:           ## remove what was built
 	rm -rf $(O)
