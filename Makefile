@@ -140,7 +140,7 @@ fuzz:            ## fuzz each parser for TIME seconds (default 60) with libFuzze
 integration: all ## the real programs with a real Redis, a real S3 and the real JuiceFS
 	STOKE_BIN=$(abspath $(B)) $(PYTHON) -m pytest -q tests/integration $(ARGS)
 
-lint:            ## include arrows, library walls, format, each header alone
+lint:            ## include arrows, library walls, format, lengths, each header alone
 	$(PYTHON) tests/lint.py
 
 analyze: export ANALYZE_FLAGS = $(CPPFLAGS)
@@ -151,7 +151,7 @@ bench:           ## what the README's numbers come from
 	$(MAKE) MODE=release all benches-built
 	$(PYTHON) bench/run.py --bin $(O)/release $(ARGS)
 
-man: all         ## man pages from --help, into $(B)/man
+man: all         ## man pages from --help, into the build folder
 	$(PYTHON) docs/man.py $(B) $(B)/man
 
 install: man     ## into PREFIX (default /usr/local); build with MODE=release

@@ -172,6 +172,7 @@ static int bind_tcp(const struct addrinfo *a, uint16_t *ret_port)
 		socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	struct sockaddr_storage bound = {0};
 	socklen_t len = sizeof(bound);
+	struct sockaddr_in in;
 	const int on = 1;
 
 	if (fd < 0)
@@ -181,7 +182,8 @@ static int bind_tcp(const struct addrinfo *a, uint16_t *ret_port)
 	    getsockname(fd, (struct sockaddr *)&bound, &len) < 0)
 		return -errno;
 	/* the port stands at the same place in both families */
-	*ret_port = ntohs(((const struct sockaddr_in *)(const void *)&bound)->sin_port);
+	memcpy(&in, &bound, sizeof(in));
+	*ret_port = ntohs(in.sin_port);
 	return TAKE_FD(fd);
 }
 

@@ -108,7 +108,7 @@ static void add_totals(struct inquiry *st, struct peers *peers, const struct mem
 {
 	size_t reserved = pool_cost(FRAME_SMALL_MAX);
 	struct peer *p = peers_get(peers, m->addr, m->port);
-	struct msg_stat s;
+	struct msg_stat s = {0};
 	struct buf *in;
 	int r;
 

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""make lint: what a compiler does not say. Include arrows, library walls, format, each header alone, file length, SPDX lines."""
+"""make lint: what a compiler does not say. Include arrows, library walls, format, each header alone, length of files and
+lines, SPDX lines."""
 import os
 import re
 import subprocess
@@ -29,7 +30,9 @@ WALLS = {
     r"fuse_lowlevel\.h|fuse3/|fuse\.h": r"client/(fuse_\w+|cmd_mount)\.[ch]",
     r"lz4\.h|zstd\.h": r"common/object/codec\.c",
 }
+FOLDERS = ("proto", "common", "cached", "client", "tests", "bench")
 LINES_MAX = 800
+COLUMNS_MAX = {".c": 100, ".h": 100, ".lua": 100, ".py": 140}  # a tab goes to the next multiple of 8
 WORDS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 
@@ -71,6 +74,15 @@ def check_file(path, problems):
             problems.append(f"{path}: its own header {own} comes first")
 
 
+def check_width(path, problems):
+    most = COLUMNS_MAX[os.path.splitext(path)[1]]
+    with open(os.path.join(TOP, path), encoding="utf-8") as f:
+        for n, line in enumerate(f, 1):
+            width = len(line.rstrip("\n").expandtabs(8))
+            if width > most:
+                problems.append(f"{path}:{n}: {width} columns, more than {most}")
+
+
 def header_alone(path):
     flags = subprocess.run(["pkg-config", "--cflags", "fuse3", "hiredis"], text=True, capture_output=True).stdout.split()
     r = subprocess.run(["gcc", "-std=gnu17", "-I.", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-DFUSE_USE_VERSION=314",
@@ -89,6 +101,9 @@ def main():
     code = tracked("proto/*.[ch]", "common/**.[ch]", "cached/*.[ch]", "client/**.[ch]", "tests/**.[ch]", "bench/*.[ch]")
     for path in code:
         check_file(path, problems)
+    for path in tracked(*(f"{folder}/*{end}" for folder in FOLDERS for end in COLUMNS_MAX)):
+        if not path.startswith("tests/golden/"):
+            check_width(path, problems)
     headers = [p for p in code if p.endswith(".h") and not p.startswith(("tests/", "bench/"))]
     with ThreadPoolExecutor(os.cpu_count()) as ex:
         problems += [p for p in ex.map(header_alone, headers) if p]
