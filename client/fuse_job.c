@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A request that cannot be answered in its receive thread.
  *
- *	state			 by
- *	QUEUED		-> TAKEN		run_job, in a meta thread: it will be answered
- *there, an interrupt comes too late
- *			-> INTERRUPTED		interrupted, in the receive thread of the INTERRUPT:
- *answered EINTR; run_job only frees
- *			-> INTERRUPTED_EARLY	interrupted, while watch registers it: watch answers
- *EINTR
+ *	state			by
+ *	QUEUED
+ *	-> TAKEN		run_job, in a meta thread: it will be answered there, an interrupt
+ *				comes too late
+ *	-> INTERRUPTED		interrupted, in the receive thread of the INTERRUPT: answered EINTR;
+ *				run_job only frees
+ *	-> INTERRUPTED_EARLY	interrupted, while watch registers it: watch answers EINTR
  *
  * libfuse calls the interrupt function with the request's lock held; taking the function away
- *(watch_end) takes that lock too, so the function does not run any more when a job ends. When an
- *interrupt was there first, fuse_req_interrupt_func itself calls it, and would use the request
- *after an answer had freed it: hence INTERRUPTED_EARLY. */
+ * (watch_end) takes that lock too, so the function does not run any more when a job ends. When an
+ * interrupt was there first, fuse_req_interrupt_func itself calls it, and would use the request
+ * after an answer had freed it: hence INTERRUPTED_EARLY. */
 #include "client/fuse_job.h"
 
 #include <fcntl.h>

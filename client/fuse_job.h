@@ -92,8 +92,9 @@ void job_queue_flushed(struct job *j, uint64_t inode, void (*run)(struct job *j)
 /* must be done: queued even when the queue is full, never interrupted */
 void job_queue_always(struct job *j, void (*run)(struct job *j));
 
-/* For what is not queued but may take long: an interrupt answers EINTR if its asker is being killed. Other signals let it finish: they must not turn a
- * page fault into SIGBUS or a read(2) into an error. false: it was killed before and is answered. */
+/* For what is not queued but may take long: an interrupt answers EINTR if its asker is being
+ * killed. Other signals let it finish: they must not turn a page fault into SIGBUS or a read(2)
+ * into an error. false: it was killed before and is answered. */
 bool job_watch_killed(struct job *j);
 /* at its end: false when it was answered meanwhile; j is gone then */
 bool job_take(struct job *j);

@@ -12,9 +12,8 @@ struct fuse_lowlevel_ops;
 struct fuse_ops_conf {
 	struct vfs *vfs;
 	struct internal *internal;
-	struct workq *meta; /* 16 threads */
-	uint64_t
-		negative_us; /* how long the kernel may remember that a name is not there; 0: not */
+	struct workq *meta;   /* 16 threads */
+	uint64_t negative_us; /* how long the kernel may remember that a name is not there */
 	bool xattr;
 	struct metrics *metrics;
 	void (*ready)(void *arg); /* the kernel said INIT: the mount answers */

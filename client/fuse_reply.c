@@ -171,8 +171,8 @@ static bool logging(const struct job *j)
 	return internal_logging(j->f->conf.internal) && j->ino != INODE_ACCESSLOG;
 }
 
-/* the request was answered: counts, logs, frees. result: what was answered, for the log (emptied)
- */
+/* the request was answered: counts, logs, frees. result: what was answered, for the log
+ * (emptied) */
 static void end(struct job *j, int status, struct str *result)
 {
 	struct fuse_ops *f = j->f;

@@ -91,7 +91,8 @@ int vfs_open_internal(struct vfs *v, const struct meta_ctx *c, uint64_t inode, i
 		      struct handle **ret);
 /* blocks; what was written through h was flushed. h is gone. */
 void vfs_release(struct handle *h);
-/* before vfs_release: then(h) runs when no read uses h any more, with h->idle_arg set to arg; any thread, maybe at once */
+/* before vfs_release: then(h) runs when no read uses h any more, with h->idle_arg set to arg; any
+ * thread, maybe at once */
 void vfs_when_idle(struct handle *h, void (*then)(struct handle *h), void *arg);
 int vfs_opendir(struct vfs *v, uint64_t inode, struct handle **ret);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading, writing, flushing. Nothing here waits: what has to (dirty data before a read, memory for
- *a write) is parked in the reader or the writer, and goes on in whatever thread ends the wait.
+ * a write) is parked in the reader or the writer, and goes on in whatever thread ends the wait.
  *
- *	read:	inode dirty in this mount -> flush -> reader_read -> done;  else reader_read at once
- *	write:	writer_write -> readers hear of the new length -> done */
+ *	read	inode dirty in this mount -> flush -> reader_read -> done; else reader_read at once
+ *	write	writer_write -> readers hear of the new length -> done */
 #include "client/attrcache.h"
 #include "client/vfs.h"
 
