@@ -108,6 +108,18 @@ static int prefetch_block(const struct block_range *b, void *arg)
 	return prefetch_whole(p->r, &key);
 }
 
+/* The list of the chunk that a stream enters next is fetched before its blocks are planned. */
+static void hint_next(struct rfile *f, uint64_t end)
+{
+	uint64_t next = ((end - 1) >> CHUNK_BITS) + 1, length;
+
+	mtx_lock(&f->lock);
+	length = MAX(f->length, f->writer_length);
+	mtx_unlock(&f->lock);
+	if (next << CHUNK_BITS < length)
+		view_unref(rfile_peek(f, (uint32_t)next));
+}
+
 void prefetch_range(struct rfile *f, const struct ra_range *range, const struct ra_range *asked)
 {
 	struct prefetch p = {.r = f->r, .asked = *asked, .off = range->off};
@@ -125,4 +137,6 @@ void prefetch_range(struct rfile *f, const struct ra_range *range, const struct 
 		view_unref(v);
 		p.off += len;
 	}
+	if (range->len)
+		hint_next(f, end);
 }
