@@ -10,7 +10,7 @@
  *	-> INTERRUPTED_EARLY	interrupted, while watch registers it: watch answers EINTR
  *
  * libfuse calls the interrupt function with the request's lock held; taking the function away
- * (watch_end) takes that lock too, so the function does not run any more when a job ends. When an
+ * (job_take) takes that lock too, so the function does not run any more when a job ends. When an
  * interrupt was there first, fuse_req_interrupt_func itself calls it, and would use the request
  * after an answer had freed it: hence INTERRUPTED_EARLY. */
 #include "client/fuse_job.h"

@@ -13,7 +13,7 @@ struct fuse_ops_conf {
 	struct vfs *vfs;
 	struct internal *internal;
 	struct workq *meta;   /* 16 threads */
-	uint64_t negative_us; /* how long the kernel may remember that a name is not there */
+	uint64_t negative_us; /* how long the kernel may know that a name is missing; 0: not */
 	bool xattr;
 	struct metrics *metrics;
 	void (*ready)(void *arg); /* the kernel said INIT: the mount answers */

@@ -33,7 +33,7 @@ void setting_freep(struct setting **s);
 int setting_redacted(const struct setting *s, struct str *out);
 /* What this program does not handle, named: appends "POSIX ACLs, directory quotas" and returns
  * -EOPNOTSUPP, else 0. read_only: only what makes reading wrong. Version gates and MetaVersion are
- * -EPROTONOSUPPORT. Quotas live outside the setting, see meta_unsupported(). */
+ * -EPROTONOSUPPORT. Quotas live outside the setting: the metadata engine looks for them. */
 int setting_check(const struct setting *s, bool read_only, struct str *ret_why);
 /* JuiceFS's comparison of versions (§2.2.2): <0, 0, >0 */
 int setting_version_cmp(const char *a, const char *b);

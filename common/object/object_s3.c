@@ -7,7 +7,7 @@
  *	summing		PUT only: CRC-32C, and SHA-256 when it goes over http
  *			s3_start -> sums_run
  *	inbox		under the lock, until the loop takes it
- *			s3_deliver -> inbox_taken
+ *			deliver -> inbox_taken
  *	queued		first in, first out; ended by its deadline
  *			queue_timer_fired
  *	on wire		in a slot, one attempt

@@ -4,7 +4,7 @@
  *
  *	fixed		environment or setting: for ever
  *	asking		token -> role's name -> role's keys: requests wait unless older keys still
- *			hold				s3_cred_get, s3_cred_renew, retry_fired
+ *			hold. s3_cred_get or s3_cred_renew begins, answered goes on
  *	role		keys of a role; asked for again EARLY seconds before they expire, or when
  *			the server calls them expired
  *	none		no service, or no role there: unsigned; asked again after PAUSE_US

@@ -30,8 +30,8 @@ struct s3_http {
 	struct loop *loop;
 	CURLM *multi;
 	struct loop_timer timer;
-	struct list_node idle; /* s3_sockets of closed connections, kept: one may be freed inside
-				  its own callback */
+	/* struct s3_socket of closed connections, kept: one may be freed inside its own callback */
+	struct list_node idle;
 };
 
 static void global_init(void)
