@@ -31,12 +31,18 @@ int reader_new(const struct reader_conf *conf, struct reader **ret);
 /* all rfiles are put, the chain is drained, the meta queue is gone; NULL is fine */
 void reader_free(struct reader *r);
 
-/* found or made, counted; first (may be NULL): the chunk list that open() brought */
-int rfile_get(struct reader *r, uint64_t inode, const struct chunk_list *first, struct rfile **ret);
+/* found or made, counted */
+int rfile_get(struct reader *r, uint64_t inode, struct rfile **ret);
 void rfile_put(struct rfile *f);
+/* Moves whenever the views are dropped. Whoever brings an answer takes it, then asks whether the
+ * answer is the newest known, then brings the answer with it: one that was overtaken in between
+ * changes nothing. */
+uint64_t rfile_epoch(struct rfile *f);
+/* the chunk list that open() brought; 0 or -ENOMEM */
+int rfile_first(struct rfile *f, const struct chunk_list *l, uint64_t epoch);
 /* attributes of the inode passed by: views of another ctime/mtime are dropped; length is what reads
  * are clipped to */
-void rfile_attr(struct rfile *f, const struct attr *a);
+void rfile_attr(struct rfile *f, const struct attr *a, uint64_t epoch);
 /* the slices changed under us for sure (own commit, truncate, read failure): drop all views */
 void rfile_invalidate(struct rfile *f);
 /* our own writer's length while dirty data exists (reads are clipped to the larger of both), 0 when

@@ -194,34 +194,49 @@ static struct rfile *rfile_find_or_add(struct reader *r, struct rfile *made)
 	return n ? container_of(n, struct rfile, node) : made;
 }
 
-int rfile_get(struct reader *r, uint64_t inode, const struct chunk_list *first, struct rfile **ret)
+int rfile_get(struct reader *r, uint64_t inode, struct rfile **ret)
 {
-	struct rfile *made = rfile_new(r, inode), *f;
-	struct view *v = first ? view_of_list(first) : NULL;
+	struct rfile *made = rfile_new(r, inode);
 
-	if (!made || (first && !v)) {
-		if (made)
-			rfile_destroy(made);
-		view_unref(v);
+	if (!made)
 		return -ENOMEM;
-	}
-	f = rfile_find_or_add(r, made);
-	if (f != made)
+	*ret = rfile_find_or_add(r, made);
+	if (*ret != made)
 		rfile_destroy(made);
-	if (first) {
-		mtx_lock(&f->lock);
-		attr_set_locked(f, &first->attr);
-		view_add_locked(f, v);
-		mtx_unlock(&f->lock);
-	}
-	*ret = f;
 	return 0;
 }
 
-void rfile_attr(struct rfile *f, const struct attr *a)
+uint64_t rfile_epoch(struct rfile *f)
+{
+	uint64_t epoch;
+
+	mtx_lock(&f->lock);
+	epoch = f->epoch;
+	mtx_unlock(&f->lock);
+	return epoch;
+}
+
+int rfile_first(struct rfile *f, const struct chunk_list *l, uint64_t epoch)
+{
+	struct view *v = view_of_list(l);
+
+	if (!v)
+		return -ENOMEM;
+	mtx_lock(&f->lock);
+	if (f->epoch == epoch) {
+		attr_set_locked(f, &l->attr);
+		view_add_locked(f, TAKE_PTR(v));
+	}
+	mtx_unlock(&f->lock);
+	view_unref(v);
+	return 0;
+}
+
+void rfile_attr(struct rfile *f, const struct attr *a, uint64_t epoch)
 {
 	mtx_lock(&f->lock);
-	attr_set_locked(f, a);
+	if (f->epoch == epoch)
+		attr_set_locked(f, a);
 	mtx_unlock(&f->lock);
 }
 

@@ -65,14 +65,24 @@ static uint64_t dirty_length(struct vfs *v, uint64_t inode)
 	return length;
 }
 
-static void tell_reader(struct vfs *v, uint64_t inode, const struct attr *a, bool data)
+/* the inode's rfile, with a reference, if it is open; else NULL */
+static struct rfile *open_rfile(struct vfs *v, uint64_t inode)
 {
 	struct rfile *f;
 
-	if (!handles_inode_open(&v->handles, inode) || rfile_get(v->reader, inode, NULL, &f) < 0)
+	if (!handles_inode_open(&v->handles, inode) || rfile_get(v->reader, inode, &f) < 0)
+		return NULL;
+	return f;
+}
+
+static void tell_reader(struct vfs *v, uint64_t inode, const struct attr *a, bool data)
+{
+	struct rfile *f = open_rfile(v, inode);
+
+	if (!f)
 		return;
 	if (a)
-		rfile_attr(f, a);
+		rfile_attr(f, a, rfile_epoch(f));
 	if (data) {
 		rfile_invalidate(f);
 		/* what is dirty still, if anything, counts beside the committed length */
@@ -83,8 +93,12 @@ static void tell_reader(struct vfs *v, uint64_t inode, const struct attr *a, boo
 
 void vfs_seen(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us)
 {
-	if (a->type == INODE_FILE && attrcache_seen(v->known, inode, asked_us))
-		tell_reader(v, inode, a, false);
+	struct rfile *f = a->type == INODE_FILE ? open_rfile(v, inode) : NULL;
+	uint64_t epoch = f ? rfile_epoch(f) : 0;
+
+	if (a->type == INODE_FILE && attrcache_seen(v->known, inode, asked_us) && f)
+		rfile_attr(f, a, epoch);
+	rfile_put(f);
 }
 
 void vfs_changed(struct vfs *v, uint64_t inode, const struct attr *a, bool data)

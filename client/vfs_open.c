@@ -37,11 +37,21 @@ static void file_free(struct handle *h)
 	(void)meta_close(v->conf.meta, inode);
 }
 
-/* the data path of a file that the engine has opened */
-static int file_attach(struct vfs *v, struct handle *h, const struct chunk_list *first)
+/* The data path of a file that the engine has opened; its answer counts unless this mount knows
+ * something newer, such as a commit that overtook it: then the list is read again. */
+static int file_attach(struct vfs *v, struct handle *h, const struct chunk_list *first,
+		       uint64_t asked, bool *ret_newest)
 {
-	int r = rfile_get(v->reader, h->inode, first, &h->rfile);
+	bool newest = false;
+	uint64_t epoch;
+	int r = rfile_get(v->reader, h->inode, &h->rfile);
 
+	if (r == 0) {
+		epoch = rfile_epoch(h->rfile);
+		newest = attrcache_seen(v->known, h->inode, asked);
+		r = newest ? rfile_first(h->rfile, first, epoch) : 0;
+	}
+	*ret_newest = newest;
 	if (r == 0 && for_reading(h->flags))
 		r = rhandle_new(h->rfile, &h->reader);
 	if (r == 0 && for_writing(h->flags))
@@ -55,6 +65,7 @@ int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 	_cleanup_(chunk_list_fini) struct chunk_list first = {0};
 	uint64_t asked = clock_us();
 	struct handle *h;
+	bool newest;
 	int r;
 
 	if (for_writing(flags) && !v->writer)
@@ -67,11 +78,11 @@ int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 		(void)meta_close(v->conf.meta, inode);
 		return -ENOMEM;
 	}
-	r = file_attach(v, h, &first);
-	if (r == 0) {
-		vfs_seen(v, inode, &first.attr, asked);
-		*ret_keep = attrcache_pages_match(v->known, inode, &first.attr);
-	}
+	r = file_attach(v, h, &first, asked, &newest);
+	if (r == 0)
+		*ret_keep = newest && attrcache_pages_match(v->known, inode, &first.attr);
+	if (!newest)
+		attrcache_pages_forget(v->known, inode);
 	if (r == 0 && (flags & O_TRUNC) && for_writing(flags)) {
 		struct attr a;
 

@@ -356,7 +356,7 @@ static void env_committed(void *arg, uint64_t inode, const struct attr *a)
 
 	assert_int_equal(inode, e->inode);
 	if (e->rfile)
-		rfile_attr(e->rfile, a);
+		rfile_attr(e->rfile, a, rfile_epoch(e->rfile));
 }
 
 /* an engine of its own (with an inode), or NULL: the one of one file */
@@ -427,7 +427,7 @@ static void env_start_over(struct data_env *e, struct meta *meta, uint64_t inode
 		.delete_arg = &e->deleter,
 	};
 	assert_int_equal(writer_new(&wc, &e->writer), 0);
-	assert_int_equal(rfile_get(e->reader, inode, NULL, &e->rfile), 0);
+	assert_int_equal(rfile_get(e->reader, inode, &e->rfile), 0);
 	assert_int_equal(rhandle_new(e->rfile, &e->handle), 0);
 	assert_int_equal(wfile_get(e->writer, inode, 0, &e->wfile), 0);
 }

@@ -84,7 +84,7 @@ static void later_slices_win_across_chunks(void **state)
 		env_put_slice(&e, side, side ? at : (uint32_t)base + at, piece, len);
 		memcpy(data + side * (size_t)N + at, piece, len);
 		a = env_attr(&e);
-		rfile_attr(e.rfile, &a);
+		rfile_attr(e.rfile, &a, rfile_epoch(e.rfile));
 		if (i % 3)
 			continue;
 		len = 1 + (uint32_t)rand() % N;
@@ -147,12 +147,38 @@ static void list_of_open_needs_no_other(void **state)
 	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
 	env_put_slice(&e, 0, 0, (const unsigned char *)"abc", 3);
 	assert_int_equal(meta_read(&e.meta.base, INODE, 0, 1, &l), 0);
-	assert_int_equal(rfile_get(e.reader, INODE, &l, &f), 0);
+	assert_int_equal(rfile_get(e.reader, INODE, &f), 0);
+	assert_int_equal(rfile_first(f, &l, rfile_epoch(f)), 0);
 	chunk_list_fini(&l);
 	assert_ptr_equal(f, e.rfile);
 	assert_int_equal(env_read(&e, 0, buf, 4), 3);
 	assert_int_equal(e.meta.reads, 1);
 	rfile_put(f);
+	env_stop(&e);
+}
+
+static void answers_that_were_overtaken_change_nothing(void **state)
+{
+	struct chunk_list l;
+	struct data_env e;
+	unsigned char buf[8];
+	uint64_t epoch;
+	struct attr a;
+
+	(void)state;
+	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
+	env_put_slice(&e, 0, 0, (const unsigned char *)"old", 3);
+	a = env_attr(&e);
+	assert_int_equal(meta_read(&e.meta.base, INODE, 0, 1, &l), 0);
+	epoch = rfile_epoch(e.rfile);
+	env_put_slice(&e, 0, 0, (const unsigned char *)"longer", 6);
+	rfile_invalidate(e.rfile);
+	assert_int_equal(env_read(&e, 0, buf, 8), 6);
+	assert_int_equal(rfile_first(e.rfile, &l, epoch), 0);
+	rfile_attr(e.rfile, &a, epoch);
+	chunk_list_fini(&l);
+	assert_int_equal(env_read(&e, 0, buf, 8), 6);
+	assert_memory_equal(buf, "longer", 6);
 	env_stop(&e);
 }
 
@@ -170,8 +196,8 @@ static void other_ctime_drops_the_lists(void **state)
 	assert_int_equal(env_read(&e, 0, buf, 4), 3);
 	assert_memory_equal(buf, "old", 3);
 	a = env_attr(&e);
-	rfile_attr(e.rfile, &a);
-	rfile_attr(e.rfile, &a);
+	rfile_attr(e.rfile, &a, rfile_epoch(e.rfile));
+	rfile_attr(e.rfile, &a, rfile_epoch(e.rfile));
 	assert_int_equal(env_read(&e, 0, buf, 4), 3);
 	assert_memory_equal(buf, "new", 3);
 	assert_int_equal(e.meta.reads, 2);
@@ -214,7 +240,7 @@ static void committed_length_does_not_outlive_a_truncate_elsewhere(void **state)
 	one_touch_locked(&e.meta);
 	a = e.meta.attr;
 	mtx_unlock(&e.meta.lock);
-	rfile_attr(e.rfile, &a);
+	rfile_attr(e.rfile, &a, rfile_epoch(e.rfile));
 	assert_int_equal(env_read(&e, 0, buf, 8), 2);
 	env_stop(&e);
 }
@@ -278,7 +304,7 @@ static void with_faults(struct data_env *e, const struct fault_rule *rule)
 				  .chain = top,
 				  .io_retries = 4};
 	assert_int_equal(reader_new(&rc, &e->reader), 0);
-	assert_int_equal(rfile_get(e->reader, INODE, NULL, &e->rfile), 0);
+	assert_int_equal(rfile_get(e->reader, INODE, &e->rfile), 0);
 	assert_int_equal(rhandle_new(e->rfile, &e->handle), 0);
 }
 
@@ -497,6 +523,7 @@ int main(void)
 		cmocka_unit_test(many_reads_share_one_list),
 		cmocka_unit_test(first_read_brings_the_next_lists),
 		cmocka_unit_test(list_of_open_needs_no_other),
+		cmocka_unit_test(answers_that_were_overtaken_change_nothing),
 		cmocka_unit_test(other_ctime_drops_the_lists),
 		cmocka_unit_test(own_length_counts_while_it_is_dirty),
 		cmocka_unit_test(committed_length_does_not_outlive_a_truncate_elsewhere),

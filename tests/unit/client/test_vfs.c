@@ -239,6 +239,64 @@ static void pages_are_kept_until_somebody_changes_the_file(void **state)
 	stop(&w);
 }
 
+/* the engine in memory, whose next answer to an open is on its way while something is done */
+static struct {
+	const struct meta_ops *engine;
+	struct meta_ops ops;
+	struct handle *writer;
+	const char *text;
+} overtaken;
+
+static int overtaken_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags,
+			  struct chunk_list *ret)
+{
+	int r = overtaken.engine->open(m, c, inode, flags, ret);
+	size_t len = strlen(overtaken.text);
+
+	m->ops = overtaken.engine;
+	usleep(2);
+	assert_int_equal(put(overtaken.writer, 0, overtaken.text, (uint32_t)len), len);
+	assert_int_equal(flush_handle(overtaken.writer), 0);
+	return r;
+}
+
+static void overtake_next_open(struct world *w, struct handle *writer, const char *text)
+{
+	overtaken.engine = w->meta->ops;
+	overtaken.ops = *overtaken.engine;
+	overtaken.ops.open = overtaken_open;
+	overtaken.writer = writer;
+	overtaken.text = text;
+	w->meta->ops = &overtaken.ops;
+}
+
+static void an_open_takes_back_nothing_that_was_committed_meanwhile(void **state)
+{
+	struct world w;
+	struct handle *h, *other;
+	uint64_t inode;
+	char buf[8];
+	bool keep;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, "old", 3), 3);
+	assert_int_equal(flush_handle(h), 0);
+	overtake_next_open(&w, h, "newer");
+	assert_int_equal(vfs_open(w.v, &root, inode, O_RDWR, &other, &keep), 0);
+	assert_false(keep);
+	assert_int_equal(get(h, 0, buf, sizeof(buf)), 5);
+	assert_memory_equal(buf, "newer", 5);
+	assert_int_equal(get(other, 0, buf, sizeof(buf)), 5);
+	assert_memory_equal(buf, "newer", 5);
+	/* nor do the kernel's pages count as those of the version that was asked for */
+	assert_false(opens_with_pages(&w, inode));
+	close_handle(other);
+	close_handle(h);
+	stop(&w);
+}
+
 static void truncate_cuts_what_readers_and_writers_believe(void **state)
 {
 	struct vfs_entry e;
@@ -595,6 +653,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_was_written_is_seen_before_it_is_committed),
 		cmocka_unit_test(pages_are_kept_until_somebody_changes_the_file),
+		cmocka_unit_test(an_open_takes_back_nothing_that_was_committed_meanwhile),
 		cmocka_unit_test(truncate_cuts_what_readers_and_writers_believe),
 		cmocka_unit_test(open_with_trunc_empties),
 		cmocka_unit_test(times_set_behind_a_flush_survive_the_close),
