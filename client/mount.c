@@ -78,7 +78,8 @@ static int start_threads(struct mount *m, struct str *err)
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
 	int r = loop_new("timers", &m->timers);
 
-	m->n_io = (unsigned)MIN(MAX(cores, (long)IO_LOOPS_MIN), (long)IO_LOOPS_MAX);
+	cores = MAX(cores, (long)IO_LOOPS_MIN);
+	m->n_io = (unsigned)MIN(cores, (long)IO_LOOPS_MAX);
 	for (unsigned i = 0; i < m->n_io && r == 0; i++)
 		r = loop_new("io", &m->io[i]);
 	if (r == 0)
