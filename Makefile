@@ -115,8 +115,9 @@ deps:            ## install what building, the demo and the checks need (Debian 
 
 demo:            ## the main job on real data: three daemons, two mounts, one killed; KEEP=1 leaves it up, DATA=DIR copies yours
 	$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO)
-	$(MAKE) MODE=release all
-	$(PYTHON) tests/demo.py --bin $(O)/release
+	@echo building
+	@$(MAKE) -s -j$$(nproc) MODE=release all
+	@$(PYTHON) tests/demo.py --bin $(O)/release
 
 check:           ## everything that must hold: units (debug, asan, tsan), fuzz corpus, lint, analysis, integration
 	$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK)
@@ -148,8 +149,8 @@ analyze:         ## clang -Wthread-safety, clang --analyze, clang-tidy, cppcheck
 	sh tests/analyze.sh
 
 bench:           ## what the README's numbers come from
-	$(MAKE) MODE=release all benches-built
-	$(PYTHON) bench/run.py --bin $(O)/release $(ARGS)
+	@$(MAKE) -s -j$$(nproc) MODE=release all benches-built
+	@$(PYTHON) bench/run.py --bin $(O)/release $(ARGS)
 
 man: all         ## man pages from --help, into the build folder
 	$(PYTHON) docs/man.py $(B) $(B)/man
