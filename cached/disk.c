@@ -335,8 +335,9 @@ void disk_used(struct disk *d, uint64_t bytes, bool add)
 {
 	uint_fast64_t have = atomic_load_explicit(&d->used, memory_order_relaxed), want;
 
-	do { /* never below zero: a move to another volume starts the count again while removals of
-		the old one end */
+	/* never below zero: a move to another volume starts the count again while removals of the
+	 * old one end */
+	do {
 		want = add ? have + bytes : have - MIN((uint_fast64_t)bytes, have);
 	} while (!atomic_compare_exchange_weak_explicit(&d->used, &have, want, memory_order_relaxed,
 							memory_order_relaxed));

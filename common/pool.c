@@ -341,8 +341,8 @@ void pool_unreserve(struct pool *p, enum pool_class klass, size_t bytes)
 	run_ready(&ready);
 }
 
-/* counts cost as taken; NULL: there was no kept buffer for it, and the room for one to be mapped was
- * made */
+/* counts cost as taken; NULL: there was no kept buffer for it, and the room for one to be mapped
+ * was made */
 static struct buf *pool_kept_buf(struct pool *p, size_t cost)
 {
 	struct list_node *n = NULL, gone;

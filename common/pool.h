@@ -28,9 +28,9 @@ struct pool_wait {
 	struct list_node link;
 	enum pool_class klass;
 	size_t bytes;
-	bool queued;			 /* these four are the pool's */
-	void (*fn)(struct pool_wait *w); /* the bytes are reserved now; runs without locks on the
-					    thread that freed them */
+	bool queued; /* these four are the pool's */
+	/* the bytes are reserved now; runs without locks on the thread that freed them */
+	void (*fn)(struct pool_wait *w);
 };
 
 /* block: the largest single buffer anyone will ask for, in bytes; budget must be at least four of

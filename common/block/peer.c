@@ -340,8 +340,8 @@ static struct peer *peer_new(struct peers *ps, const char *addr, uint16_t port)
 	return p;
 }
 
-/* which loops: those for blocks are dealt out in turn, and a peer's other one is its neighbour's, so
- * that with two loops and several peers both carry blocks */
+/* which loops: those for blocks are dealt out in turn, and a peer's other one is its neighbour's,
+ * so that with two loops and several peers both carry blocks */
 static void peer_place(struct peer *p, unsigned n)
 {
 	struct peers_conf *conf = &p->peers->conf;

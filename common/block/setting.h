@@ -13,8 +13,7 @@ struct setting {
 	char *access_key, *secret_key, *session_token; /* plain (unsealed); NULL when absent */
 	uint32_t block_size;			       /* bytes */
 	char *compression;			       /* as stored; "" when absent */
-	enum codec codec; /* CODEC_NONE too when compression is not known, which setting_check
-			     refuses */
+	enum codec codec; /* CODEC_NONE too for a compression that setting_check refuses */
 	bool hash_prefix, dir_stats, user_group_quota, enable_acl, change_log, encrypted, tiers,
 		kerberos, ranger;
 	unsigned shards, trash_days, meta_version;

@@ -17,8 +17,8 @@ struct req_clock {
 	struct loop_job job;
 	struct mtx lock;
 	struct list_node list[LISTS]; /* by at_us */
-	uint64_t wake_us; /* when the loop timer wakes, or will after the posted job; UINT64_MAX:
-			     never */
+	/* when the loop timer wakes, or will after the posted job; UINT64_MAX: never */
+	uint64_t wake_us;
 	bool posted;
 };
 

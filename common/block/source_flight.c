@@ -26,8 +26,8 @@ struct source_flight {
 	struct source base;
 	bool whole_on_second;
 	struct mtx lock;
-	struct hashmap
-		fetches;     /* several of one block may run: ranges that do not cover each other */
+	/* several of one block may run: ranges that do not cover each other */
+	struct hashmap fetches;
 	uint64_t seen[SEEN]; /* digests of blocks of which a range was fetched, by their low bits */
 };
 

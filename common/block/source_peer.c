@@ -33,9 +33,8 @@ enum {
 	HEDGE_SHARE = 50,  /* one in so many requests to a peer that works may be hedged */
 	LATE_US = 50000,   /* a timer so late tells that this machine has no time, not the peer */
 	LATE_TIMES = 4,
-	CARRIED_US = 1000000, /* a try that stands in the way of the next */
-	QUIET_US = 5000000,   /* a try without any answer; bounds how long the loser of a race holds
-				 memory */
+	CARRIED_US = 1000000,	/* a try that stands in the way of the next */
+	QUIET_US = 5000000,	/* a try without any answer: so long a race's loser holds memory */
 	FILLING_US = 120000000, /* the same after FILLING: the store's retries take their time */
 	FILL_US = 600000000,	/* warm-up's */
 	PROBE_US = 2000000,

@@ -36,8 +36,8 @@ struct peer_try {
 	struct peer *peer;
 	bool no_fill; /* asked of a holder */
 	uint64_t quiet_us;
-	struct buf *buf; /* room for the answer: taken from req->reserved when NULL; kept by the
-			    try's owner */
+	/* room for the answer: taken from req->reserved when NULL; kept by the try's owner */
+	struct buf *buf;
 	peer_try_fn *done;
 	void (*filling)(struct peer_try *t);
 	/* private */

@@ -12,8 +12,8 @@
 #include "common/clock.h"
 
 enum {
-	RECEIVE_BUFFER = 512 << 10, /* a quarter of the default's CPU (docs: performance); the most
-				       that curl 7.88 takes */
+	/* a quarter of the default's CPU (docs/performance.md); the most that curl 7.88 takes */
+	RECEIVE_BUFFER = 512 << 10,
 	SEND_BUFFER = 256 << 10,
 };
 

@@ -213,8 +213,9 @@ struct one_meta {
 	unsigned stale; /* so many next writes: the generation changed */
 	int fail;	/* status of the next write */
 	unsigned delay_us;
-	uint64_t gap; /* largest length that was recorded before the bytes in front of it were,
-			 minus those; for the order of commits */
+	/* largest length that was recorded before the bytes in front of it were, minus those; for
+	 * the order of commits */
+	uint64_t gap;
 };
 
 static void one_touch_locked(struct one_meta *m)
