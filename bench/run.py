@@ -166,7 +166,8 @@ def bench_read(lab, redis, rgw, files_mib):
     null.stop()
     peer = lab.group_mount(meta, "peer")
     # a mount has one connection for blocks to each daemon, and here is one daemon
-    measure("peer", peer, lambda n: "bare wire, 1 connection, beside it", lambda n: tool(lab, "wire", "bare", d.cache[0], 1, 1)["mib_s"], {4: "0.5"})
+    measure("peer", peer, lambda n: "bare wire, 1 connection, beside it",
+            lambda n: tool(lab, "wire", "bare", d.cache[0], 1, 1)["mib_s"], {4: "0.5"})
     row("read", "daemon resident", d.rss_mib(), "MiB", "400 MiB", d.rss_mib() / 400, "≤ 1")
     local.stop()
     lab.started.remove(local)

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """make check: runs every stage, shows what failed, and closes with one line: N passed, N failed, N skipped.
 
-A stage is counted in tests: cmocka's, pytest's, one a fuzzer, one for lint, one for analysis. What could not run is said and counted as skipped."""
+A stage is counted in tests: cmocka's, pytest's, one a fuzzer, one for lint, one for analysis. What could not run is said
+and counted as skipped."""
 import argparse
 import glob
 import os

@@ -254,7 +254,9 @@ def test_private_daemon_serves_one_machine(lab, s3_volume, rgw, bucket):
     pids = subprocess.run(["pgrep", "-P", str(m.pid)], text=True, capture_output=True).stdout.split()
     assert len(pids) == 1
     assert m.stop() == 0
-    wait_for("end of the private daemon", lambda: not os.path.exists(f"/proc/{pids[0]}") or "Z" in open(f"/proc/{pids[0]}/stat").read().split(")")[1])
+    proc = f"/proc/{pids[0]}"
+    wait_for("end of the private daemon",
+             lambda: not os.path.exists(proc) or "Z" in open(f"{proc}/stat").read().split(")")[1])
 
 
 def test_G01_G02_a_stopped_owner_costs_one_short_wait_and_comes_back(lab, group, rgw, bucket):
