@@ -275,8 +275,7 @@ static void top_drop(struct source *base, struct block_req *req)
 		req_done(req, -ENOMEM);
 }
 
-/* --- start, move, end---------------------------------------------------------------------------
- */
+/* --- start, move, end --- */
 
 static void store_free(struct store *s)
 {

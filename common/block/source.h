@@ -5,15 +5,15 @@
  * docs/architecture.md §3.
  *
  * Status: 0, or
- *	-ENOENT		not here				ask the next
- *	-EBADMSG	damaged					ask the next
- *	-ETIMEDOUT, -EHOSTDOWN, -EBUSY, -ECONNREFUSED
- *			a peer					ask the next
- *	-ENODATA	the object store's 404			final, with req->reason
- *	-EACCES		its 403					final, with req->reason
- *	-EIO		after all retries, or the object is wrong	final, with req->reason
- *	-ENOBUFS	prefetch found no memory
- *	-ECANCELED	the chain is draining
+ *
+ *	-ENOENT				not here: ask the next
+ *	-EBADMSG			damaged: ask the next
+ *	-ETIMEDOUT, -EHOSTDOWN,
+ *	-EBUSY, -ECONNREFUSED		of a peer: ask the next
+ *	-ENODATA, -EACCES		404, 403 of the object store: final, with req->reason
+ *	-EIO				of it after all retries, or the object is wrong: the same
+ *	-ENOBUFS			prefetch found no memory
+ *	-ECANCELED			the chain is draining
  *	-ENOMEM */
 #ifndef STOKE_COMMON_BLOCK_SOURCE_H
 #define STOKE_COMMON_BLOCK_SOURCE_H
