@@ -7,7 +7,8 @@
  *	again (a fill that failed, up to CONTROL_TRIES) -> in flight …
  *
  * A block is counted once however many files, chunks or inodes of the request show it: the set of
- * blocks seen is a bitmap for each slice. */
+ * blocks seen is a bitmap for each slice. Records of a damaged volume may give one slice several
+ * sizes, and a block's identity has its size in it: each size has a bitmap of its own. */
 #include "client/warm.h"
 
 #include <inttypes.h>
@@ -17,9 +18,13 @@
 
 enum { CHUNKS_AT_ONCE = 256, TICK_US = 1000000, RETRY_US = 300000, ERRORS_TOLD = 100 };
 
+struct seen_key {
+	uint64_t id, size;
+};
+
 struct seen_slice {
 	struct hash_node node;
-	uint64_t id;
+	struct seen_key key;
 	uint64_t bits[]; /* one a block */
 };
 
@@ -43,7 +48,9 @@ struct warm_block {
 
 static bool seen_eq(const struct hash_node *n, const void *key)
 {
-	return container_of(n, const struct seen_slice, node)->id == *(const uint64_t *)key;
+	const struct seen_key *a = &container_of(n, const struct seen_slice, node)->key, *b = key;
+
+	return a->id == b->id && a->size == b->size;
 }
 
 static bool seen_free(struct hash_node *n, void *arg)
@@ -58,8 +65,9 @@ static bool seen_free(struct hash_node *n, void *arg)
 /* bitmap of a slice of size bytes; NULL: no memory */
 static struct seen_slice *seen_get(struct warm *w, uint64_t id, uint32_t size)
 {
-	uint64_t hash = hash64(&id, sizeof(id));
-	struct hash_node *n = hashmap_find(&w->seen, hash, seen_eq, &id);
+	struct seen_key key = {id, size};
+	uint64_t hash = hash64(&key, sizeof(key));
+	struct hash_node *n = hashmap_find(&w->seen, hash, seen_eq, &key);
 	size_t words = DIV_UP(DIV_UP((size_t)size, w->block_size), 64);
 	struct seen_slice *s;
 
@@ -68,7 +76,7 @@ static struct seen_slice *seen_get(struct warm *w, uint64_t id, uint32_t size)
 	s = calloc(1, sizeof(*s) + words * sizeof(s->bits[0]));
 	if (!s)
 		return NULL;
-	s->id = id;
+	s->key = key;
 	hashmap_add(&w->seen, &s->node, hash);
 	return s;
 }
@@ -197,11 +205,13 @@ static void send(struct warm *w, struct warm_block *b)
 
 /* --- files --- */
 
-static int add_block(struct warm *w, struct seen_slice *s, uint32_t slice_size, uint32_t index)
+static int add_block(struct warm *w, struct seen_slice *s, uint32_t index)
 {
 	uint64_t bit = UINT64_C(1) << (index % 64);
 	struct warm_block *b;
 
+	/* the engine gives no record that leaves its slice */
+	assert(index < DIV_UP(s->key.size, w->block_size));
 	if (s->bits[index / 64] & bit)
 		return 0;
 	b = calloc(1, sizeof(*b));
@@ -209,9 +219,9 @@ static int add_block(struct warm *w, struct seen_slice *s, uint32_t slice_size, 
 		return -ENOMEM;
 	s->bits[index / 64] |= bit;
 	b->c = w->c;
-	b->slice = s->id;
+	b->slice = s->key.id;
 	b->index = index;
-	b->size = block_size_at(slice_size, w->block_size, index);
+	b->size = block_size_at(s->key.size, w->block_size, index);
 	mtx_lock(&w->c->lock);
 	w->c->found++;
 	mtx_unlock(&w->c->lock);
@@ -232,7 +242,7 @@ static int add_piece(struct warm *w, const struct slice *p)
 		return -ENOMEM;
 	for (uint32_t i = p->off / w->block_size;
 	     i <= (p->off + p->len - 1) / w->block_size && r == 0 && !w->stop; i++)
-		r = add_block(w, s, p->size, i);
+		r = add_block(w, s, i);
 	return r;
 }
 

@@ -483,6 +483,37 @@ static void an_overwritten_slice_is_not_warmed(void **state)
 	stop(&w);
 }
 
+/* a damaged volume: one slice, two sizes, and the second far beyond the first */
+static void a_slice_of_two_sizes_is_two(void **state)
+{
+	struct slice records[] = {
+		{.pos = 0, .size = 100, .len = 5},
+		{.pos = 5, .size = 2 * BS, .len = 5},
+		{.pos = 10, .size = UINT32_MAX, .off = 3u << 30, .len = 5},
+	};
+	struct str out = STR_INIT, request = STR_INIT;
+	struct world w;
+	struct attr attr;
+	uint64_t a, id;
+
+	(void)state;
+	start(&w);
+	a = make_file(&w, "a", 0, 0);
+	assert_int_equal(meta_new_slice(w.meta, &id), 0);
+	for (unsigned i = 0; i < ARRAY_LEN(records); i++) {
+		records[i].id = id;
+		assert_int_equal(
+			meta_write(w.meta, a, 0, &records[i], (struct time_ns){2, i}, &attr), 0);
+	}
+	str_addf(&request, "warmup fill 2\n%llu\n\n", (unsigned long long)a);
+	ask(&w, str_c(&request), &out);
+	assert_string_equal(last_line(&out), "done 1 3 131172 0 0\n");
+	assert_int_equal(w.chain.gets, 3);
+	str_fini(&out);
+	str_fini(&request);
+	stop(&w);
+}
+
 static void a_failed_fill_is_tried_again_and_then_missing(void **state)
 {
 	struct str out = STR_INIT, request = STR_INIT;
@@ -578,6 +609,7 @@ int main(void)
 		cmocka_unit_test(without_a_group_a_warm_up_says_why),
 		cmocka_unit_test(every_block_is_filled_once),
 		cmocka_unit_test(an_overwritten_slice_is_not_warmed),
+		cmocka_unit_test(a_slice_of_two_sizes_is_two),
 		cmocka_unit_test(a_failed_fill_is_tried_again_and_then_missing),
 		cmocka_unit_test(check_counts_what_is_missing_and_evict_drops),
 		cmocka_unit_test(a_closed_file_ends_its_warm_up),
