@@ -3,6 +3,7 @@
  * other names, in other places, on two disks. */
 #include "tests/unit/cached/fixture.h"
 
+#include <ftw.h>
 #include <sys/wait.h>
 
 #include "cached/index.h"
@@ -168,6 +169,28 @@ static void settle_in(struct world *w, const char *dir)
 	world_open(w);
 }
 
+static bool block_seen;
+
+static int look(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	(void)st;
+	/* a block's name, not a temporary's */
+	block_seen |= type == FTW_F && path[ftw->base] >= '0' && path[ftw->base] <= '9';
+	return block_seen;
+}
+
+/* the child is at work: its first block is there */
+static void wait_for_block(const char *dir)
+{
+	block_seen = false;
+	for (unsigned i = 0; i < 2000 && !block_seen; i++) {
+		(void)nftw(dir, look, 16, FTW_PHYS);
+		if (!block_seen)
+			(void)usleep(5000);
+	}
+	assert_true(block_seen);
+}
+
 static void nothing_partial_after_a_kill(void **state)
 {
 	char dir[] = "/tmp/stoke-cached-kill-XXXXXX";
@@ -187,6 +210,7 @@ static void nothing_partial_after_a_kill(void **state)
 			settle_in(w, dir);
 			filler(w);
 		}
+		wait_for_block(dir);
 		nanosleep(&some, NULL);
 		assert_int_equal(kill(pid, SIGKILL), 0);
 		assert_int_equal(waitpid(pid, &status, 0), pid);
