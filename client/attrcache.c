@@ -28,6 +28,7 @@ struct attrcache {
 	struct hashmap map;
 	struct list_node used; /* oldest first */
 	size_t max;
+	uint64_t moved_us; /* when the volume became another one; 0: never */
 };
 
 static uint64_t inode_hash(uint64_t inode)
@@ -115,7 +116,8 @@ bool attrcache_seen(struct attrcache *c, uint64_t inode, uint64_t asked_us)
 	mtx_lock(&c->lock);
 	k = get_locked(c, inode);
 	if (k) {
-		newest = asked_us >= k->asked_us && (!k->changed_us || asked_us > k->changed_us);
+		newest = asked_us >= k->asked_us && (!k->changed_us || asked_us > k->changed_us) &&
+			 (!c->moved_us || asked_us > c->moved_us);
 		if (newest)
 			k->asked_us = asked_us;
 	}
@@ -175,5 +177,14 @@ void attrcache_pages_forget(struct attrcache *c, uint64_t inode)
 	k = find_locked(c, inode);
 	if (k)
 		k->pages.known = false;
+	mtx_unlock(&c->lock);
+}
+
+void attrcache_volume_moved(struct attrcache *c, uint64_t now_us)
+{
+	mtx_lock(&c->lock);
+	c->moved_us = now_us;
+	for (struct list_node *n = c->used.next; n != &c->used; n = n->next)
+		container_of(n, struct known, used)->pages.known = false;
 	mtx_unlock(&c->lock);
 }

@@ -36,4 +36,8 @@ bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct att
 /* the pages' version is unknown from now on (data changed here) */
 void attrcache_pages_forget(struct attrcache *c, uint64_t inode);
 
+/* The volume became another one, or an older one of itself: answers that were asked for up to now
+ * are stale, and no version of pages is known. */
+void attrcache_volume_moved(struct attrcache *c, uint64_t now_us);
+
 #endif

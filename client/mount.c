@@ -117,7 +117,8 @@ static int make_pool(struct mount *m, struct str *err)
 
 /* --- metadata and object store --- */
 
-/* the engine has said so; connections to the group greet with the new id from now on */
+/* The engine has said so, between start_meta and meta_stop. Connections to the group greet with the
+ * new id from now on; what was known of the old volume is forgotten. */
 static void volume_moved(void *arg, bool gone)
 {
 	struct mount *m = arg;
@@ -125,6 +126,7 @@ static void volume_moved(void *arg, bool gone)
 
 	if (!gone && m->peers)
 		peers_set_volume(m->peers, &id);
+	vfs_volume_moved(m->vfs);
 }
 
 static int open_meta(struct mount *m, struct str *err)
@@ -500,8 +502,8 @@ static int stop_serving(struct mount *m)
 	if (m->http)
 		http_free(m->http);
 	/* handles that are open still: their closes reach the engine before its session ends */
-	vfs_free(m->vfs);
-	internal_free(m->internal);
+	if (m->vfs)
+		vfs_stop(m->vfs);
 	return r ? r : r2;
 }
 
@@ -531,6 +533,8 @@ int mount_stop(struct mount *m)
 
 	if (m->meta_started)
 		meta_stop(m->meta);
+	vfs_free(m->vfs);
+	internal_free(m->internal);
 	/* only now: whoever waits for the unmounting finds the session closed, and everything in
 	 * its place */
 	fuse_loop_free(m->fuse);

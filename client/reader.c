@@ -99,6 +99,11 @@ void reader_free(struct reader *r)
 	free(r);
 }
 
+void reader_volume_moved(struct reader *r)
+{
+	__atomic_add_fetch(&r->moved, 1, __ATOMIC_RELEASE);
+}
+
 int rhandle_new(struct rfile *f, struct rhandle **ret)
 {
 	struct rhandle *h = calloc(1, sizeof(*h));

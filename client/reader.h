@@ -30,6 +30,8 @@ struct reader_conf {
 int reader_new(const struct reader_conf *conf, struct reader **ret);
 /* all rfiles are put, the chain is drained, the meta queue is gone; NULL is fine */
 void reader_free(struct reader *r);
+/* the volume is another one, or an older one of itself: all views are worth nothing; any thread */
+void reader_volume_moved(struct reader *r);
 
 /* found or made, counted */
 int rfile_get(struct reader *r, uint64_t inode, struct rfile **ret);

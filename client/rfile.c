@@ -3,7 +3,7 @@
  * known. Any thread; lists are fetched by jobs in the meta queue, one at a time a file.
  *
  * Views belong to one (ctime, mtime) of the inode. When another one passes by, or the caller knows
- * better, all are dropped and epoch moves.
+ * better, or the volume became another one, all are dropped and epoch moves.
  *
  *	idle		nobody waits, fetching is false
  *	fetching	a job is queued or runs: fetch_begin, meta_read, fetch_end
@@ -81,6 +81,19 @@ static void views_drop_locked(struct rfile *f) REQUIRES(f->lock)
 	f->epoch++;
 }
 
+/* Every look at a file begins here: nothing of it counts any more once the volume is another one.
+ */
+static void volume_check_locked(struct rfile *f) REQUIRES(f->lock)
+{
+	uint64_t moved = __atomic_load_n(&f->r->moved, __ATOMIC_ACQUIRE);
+
+	if (f->moved == moved)
+		return;
+	f->moved = moved;
+	f->have_attr = false;
+	views_drop_locked(f);
+}
+
 /* takes the reference over */
 static void view_add_locked(struct rfile *f, struct view *v) REQUIRES(f->lock)
 {
@@ -138,6 +151,7 @@ static struct rfile *rfile_new(struct reader *r, uint64_t inode)
 		return NULL;
 	}
 	f->r = r;
+	f->moved = __atomic_load_n(&r->moved, __ATOMIC_ACQUIRE);
 	f->inode = inode;
 	f->refs = 1;
 	f->fetch_n = FETCH_MAX;
@@ -211,6 +225,7 @@ uint64_t rfile_epoch(struct rfile *f)
 	uint64_t epoch;
 
 	mtx_lock(&f->lock);
+	volume_check_locked(f);
 	epoch = f->epoch;
 	mtx_unlock(&f->lock);
 	return epoch;
@@ -223,6 +238,7 @@ int rfile_first(struct rfile *f, const struct chunk_list *l, uint64_t epoch)
 	if (!v)
 		return -ENOMEM;
 	mtx_lock(&f->lock);
+	volume_check_locked(f);
 	if (f->epoch == epoch) {
 		attr_set_locked(f, &l->attr);
 		view_add_locked(f, TAKE_PTR(v));
@@ -235,6 +251,7 @@ int rfile_first(struct rfile *f, const struct chunk_list *l, uint64_t epoch)
 void rfile_attr(struct rfile *f, const struct attr *a, uint64_t epoch)
 {
 	mtx_lock(&f->lock);
+	volume_check_locked(f);
 	if (f->epoch == epoch)
 		attr_set_locked(f, a);
 	mtx_unlock(&f->lock);
@@ -267,6 +284,7 @@ static bool views_take_locked(struct rfile *f, struct view_wait *w, uint32_t *re
 	struct view *v[2] = {NULL, NULL};
 
 	*ret_missing = first;
+	volume_check_locked(f);
 	if (!f->have_attr)
 		return false;
 	w->clipped = 0;
@@ -292,6 +310,7 @@ static void fetch_begin(struct rfile *f, uint32_t *ret_index, uint32_t *ret_n, u
 	uint32_t index = 0, n, chunks;
 
 	mtx_lock(&f->lock);
+	volume_check_locked(f);
 	if (!list_empty(&f->waiting)) {
 		struct view_wait *w = container_of(f->waiting.next, struct view_wait, link);
 
@@ -361,6 +380,7 @@ static bool fetch_end(struct rfile *f, int status, uint64_t epoch, struct view *
 	bool idle;
 
 	mtx_lock(&f->lock);
+	volume_check_locked(f);
 	if (status == 0 && epoch == f->epoch) {
 		attr_set_locked(f, a);
 		for (uint32_t i = 0; i < n; i++)
@@ -447,6 +467,7 @@ struct view *rfile_peek(struct rfile *f, uint32_t index)
 	bool start = false;
 
 	mtx_lock(&f->lock);
+	volume_check_locked(f);
 	v = view_find_locked(f, index);
 	if (v) {
 		view_ref(v);

@@ -20,6 +20,7 @@ struct reader {
 	uint64_t prefetch_max;		  /* bytes of prefetch in flight, at most */
 	uint64_t prefetching;		  /* now (atomic) */
 	unsigned prefetches;		  /* requests now (atomic) */
+	uint64_t moved;			  /* how often the volume was another one since (atomic) */
 	struct metric *refused, *retried, *failed, *lists;
 };
 
@@ -39,6 +40,7 @@ struct rfile {
 	uint64_t inode;
 	unsigned refs;	 /* under r->lock: handles, and one for a running fetch */
 	struct mtx lock; /* of all below */
+	uint64_t moved;	 /* r->moved, when the views were dropped for it */
 	bool have_attr;
 	uint64_t length, writer_length;
 	struct time_ns ctime, mtime; /* what all views belong to */

@@ -110,6 +110,12 @@ void vfs_changed(struct vfs *v, uint64_t inode, const struct attr *a, bool data)
 		tell_reader(v, inode, a, data);
 }
 
+void vfs_volume_moved(struct vfs *v)
+{
+	attrcache_volume_moved(v->known, clock_us());
+	reader_volume_moved(v->reader);
+}
+
 void vfs_committed(void *arg, uint64_t inode, const struct attr *a)
 {
 	vfs_changed(arg, inode, a, true);

@@ -31,8 +31,12 @@ int vfs_new(const struct vfs_conf *conf, struct vfs **ret);
 void vfs_attach(struct vfs *v, struct reader *reader, struct writer *writer);
 /* writer_conf.committed: arg is the vfs */
 void vfs_committed(void *arg, uint64_t inode, const struct attr *a);
-/* blocks: ends every handle that is left and commits what it wrote; then frees. No call may be
- * under way. NULL is fine. */
+/* The volume became another one, or an older one of itself: what this mount knows of it counts no
+ * more, nor do the kernel's pages at their next open. Any thread. */
+void vfs_volume_moved(struct vfs *v);
+/* blocks: ends every handle that is left. No call may be under way, but vfs_volume_moved */
+void vfs_stop(struct vfs *v);
+/* vfs_stop, then frees; NULL is fine */
 void vfs_free(struct vfs *v);
 
 /* an inode as the kernel is told of it, with the time it may keep that; attributes not to be

@@ -183,16 +183,21 @@ void vfs_release(struct handle *h)
 	}
 }
 
-void vfs_free(struct vfs *v)
+void vfs_stop(struct vfs *v)
 {
 	struct handle *h;
 
-	if (!v)
-		return;
 	handles_wait_reads(&v->handles);
 	/* files still open when the connection ended: the kernel sends no release for them */
 	while ((h = handles_any(&v->handles)))
 		vfs_release(h);
+}
+
+void vfs_free(struct vfs *v)
+{
+	if (!v)
+		return;
+	vfs_stop(v);
 	handles_fini(&v->handles);
 	attrcache_free(v->known);
 	free(v);

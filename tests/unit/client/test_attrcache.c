@@ -69,6 +69,23 @@ static void pages_are_kept_only_for_the_very_same_version(void **state)
 	attrcache_free(c);
 }
 
+static void nothing_known_of_another_volume_counts(void **state)
+{
+	struct attrcache *c = make(8);
+	struct attr a = version(10, 10, 100);
+
+	(void)state;
+	assert_true(attrcache_seen(c, 5, 100));
+	assert_false(attrcache_pages_match(c, 5, &a));
+	assert_true(attrcache_pages_match(c, 5, &a));
+	attrcache_volume_moved(c, 200);
+	assert_false(attrcache_seen(c, 5, 200)); /* asked of the old one */
+	assert_false(attrcache_seen(c, 6, 150)); /* also where nothing was known */
+	assert_false(attrcache_pages_match(c, 5, &a));
+	assert_true(attrcache_seen(c, 5, 201));
+	attrcache_free(c);
+}
+
 static void the_oldest_inode_is_forgotten_at_the_limit(void **state)
 {
 	struct attrcache *c = make(3);
@@ -91,6 +108,7 @@ int main(void)
 		cmocka_unit_test(an_answer_asked_before_a_newer_one_is_stale),
 		cmocka_unit_test(an_answer_asked_before_our_change_is_stale),
 		cmocka_unit_test(pages_are_kept_only_for_the_very_same_version),
+		cmocka_unit_test(nothing_known_of_another_volume_counts),
 		cmocka_unit_test(the_oldest_inode_is_forgotten_at_the_limit),
 	};
 

@@ -204,6 +204,29 @@ static void other_ctime_drops_the_lists(void **state)
 	env_stop(&e);
 }
 
+static void another_volume_drops_the_lists(void **state)
+{
+	struct chunk_list l;
+	struct data_env e;
+	unsigned char buf[4];
+	uint64_t epoch;
+
+	(void)state;
+	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
+	env_put_slice(&e, 0, 0, (const unsigned char *)"old", 3);
+	assert_int_equal(env_read(&e, 0, buf, 4), 3);
+	assert_int_equal(meta_read(&e.meta.base, INODE, 0, 1, &l), 0);
+	epoch = rfile_epoch(e.rfile);
+	env_put_slice(&e, 0, 0, (const unsigned char *)"new", 3);
+	reader_volume_moved(e.reader);
+	/* what an open of the old one brought comes too late */
+	assert_int_equal(rfile_first(e.rfile, &l, epoch), 0);
+	chunk_list_fini(&l);
+	assert_int_equal(env_read(&e, 0, buf, 4), 3);
+	assert_memory_equal(buf, "new", 3);
+	env_stop(&e);
+}
+
 static void own_length_counts_while_it_is_dirty(void **state)
 {
 	struct data_env e;
@@ -525,6 +548,7 @@ int main(void)
 		cmocka_unit_test(list_of_open_needs_no_other),
 		cmocka_unit_test(answers_that_were_overtaken_change_nothing),
 		cmocka_unit_test(other_ctime_drops_the_lists),
+		cmocka_unit_test(another_volume_drops_the_lists),
 		cmocka_unit_test(own_length_counts_while_it_is_dirty),
 		cmocka_unit_test(committed_length_does_not_outlive_a_truncate_elsewhere),
 		cmocka_unit_test(compacted_slices_are_looked_up_again),
