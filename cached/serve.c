@@ -4,6 +4,20 @@
 #include "cached/conn.h"
 #include "common/clock.h"
 
+/* A status of the chain (source.h) -> the wire's. ops.def's rows of a refusal are for the handshake;
+ * here -EACCES is the object store's. What no row has is this daemon's own trouble: another may do
+ * better. */
+static unsigned chain_status(int r)
+{
+	unsigned status = msg_errno_to_status(r);
+
+	if (r == -EACCES)
+		return ST_FORBIDDEN;
+	if (r == -EPERM || (status == ST_STORE_ERROR && r != -EIO))
+		return ST_BUSY;
+	return status;
+}
+
 static void call_ended(struct call *k)
 {
 	struct conn *c = k->conn;
@@ -16,7 +30,7 @@ static void call_ended(struct call *k)
 	else if (r == 0)
 		answer_status(k, ST_OK, NULL);
 	else
-		answer_status(k, msg_errno_to_status(r),
+		answer_status(k, chain_status(r),
 			      k->req && k->req->reason[0] ? k->req->reason : NULL);
 }
 
@@ -239,7 +253,7 @@ void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body)
 	bool keyless = f->op == OP_RING || (f->op == OP_STAT && f->body_len == 0);
 
 	if (!k) {
-		conn_drop(c, NULL);
+		conn_drop(c, REJECT_NONE);
 		return;
 	}
 	metric_add(c->worker->conf->counters->requests[f->op < COUNTERS_OPS ? f->op : 0], 1);

@@ -11,6 +11,7 @@
 
 #include "cached/conn.h"
 #include "cached/worker.h"
+#include "common/block/peer.h"
 
 static struct secret good = {16, (uint8_t[]){"0123456789abcdef"}};
 static struct secret bad = {16, (uint8_t[]){"0123456789abcdeF"}};
@@ -24,7 +25,8 @@ struct served {
 	char path[80];
 };
 
-static struct served *served_new(uint64_t capacity, unsigned max_conns)
+/* ret_fault: a layer for faults on top of the chain; NULL: none */
+static struct served *served_over(uint64_t capacity, unsigned max_conns, struct source **ret_fault)
 {
 	struct served *s = calloc(1, sizeof(*s));
 	struct server_conf conf = {
@@ -34,6 +36,10 @@ static struct served *served_new(uint64_t capacity, unsigned max_conns)
 
 	assert_non_null(s);
 	s->w = world_new(capacity, 1);
+	if (ret_fault) {
+		assert_int_equal(source_fault_new(&s->w->env, s->w->chain, ret_fault), 0);
+		s->w->chain = *ret_fault;
+	}
 	for (unsigned i = 0; i < 2; i++)
 		assert_int_equal(loop_new("serve", &s->loops[i]), 0);
 	cluster_view_init(&s->view);
@@ -49,6 +55,11 @@ static struct served *served_new(uint64_t capacity, unsigned max_conns)
 	(void)snprintf(s->path, sizeof(s->path), "%s/socket", s->w->dir);
 	assert_int_equal(server_listen_unix(s->server, s->path), 0);
 	return s;
+}
+
+static struct served *served_new(uint64_t capacity, unsigned max_conns)
+{
+	return served_over(capacity, max_conns, NULL);
 }
 
 static void served_free(struct served *s)
@@ -478,6 +489,110 @@ static void final_errors_bring_their_reason(void **state)
 	served_free(s);
 }
 
+/* --- another process's chain, which asks this daemon alone --- */
+
+struct asker {
+	struct world *w; /* whose chain is replaced */
+	struct loop *loop;
+	struct peers *peers;
+	struct cluster_view view;
+};
+
+static void asker_start(struct asker *a, const struct served *s)
+{
+	struct member m = {.id = "d1", .addr = "127.0.0.1", .weight = 100, .state = MEMBER_ACTIVE};
+	struct peers_conf pc = {.id = {.role = ROLE_MOUNT,
+				       .volume = volume_a,
+				       .group = "g",
+				       .node = "m1",
+				       .secret = &good},
+				.n_loops = 1};
+	struct source_peer_conf sc = {.mode = PEER_OWNER};
+
+	a->w = world_new(1 << 20, 1);
+	source_free(TAKE_PTR(a->w->chain));
+	assert_int_equal(loop_new("ask", &a->loop), 0);
+	pc.loops = &a->loop;
+	assert_int_equal(peers_new(&pc, &a->peers), 0);
+	m.port = s->port;
+	cluster_view_init(&a->view);
+	cluster_view_set(&a->view, cluster_new(1, &m, 1));
+	sc.peers = a->peers;
+	sc.view = &a->view;
+	assert_int_equal(source_peer_new(&a->w->env, NULL, &sc, &a->w->chain), 0);
+	assert_int_equal(source_flight_new(&a->w->env, a->w->chain, false, &a->w->chain), 0);
+}
+
+static void asker_stop(struct asker *a)
+{
+	world_close(a->w);
+	peers_free(a->peers);
+	loop_free(a->loop);
+	cluster_view_fini(&a->view);
+	world_free(a->w);
+}
+
+/* The object store's verdicts are final also when a peer reports them; whatever else happens, the
+ * next layer is asked (here there is none: -ENOENT). */
+static void every_status_of_the_chain_goes_round(void **state)
+{
+	static const int status[] = {-EACCES,  -ENODATA,   -EIO,       -ENOENT,
+				     -EBADMSG, -EBUSY,	   -ETIMEDOUT, -ENOMEM,
+				     -ENOBUFS, -EHOSTDOWN, -ENOSPC,    -ECONNREFUSED,
+				     -EPERM,   -ECANCELED, -ESTALE,    -EROFS};
+	struct source *fault;
+	struct served *s = served_over(64 << 20, 100, &fault);
+	struct block_key k = key_of(&volume_a, 1, BLOCK);
+	struct asker a;
+
+	(void)state;
+	for (unsigned i = 0; i < ARRAY_LEN(status); i++)
+		source_fault_add(fault, &(struct fault_rule){.kind = FAULT_FAIL,
+							     .after = i + 1,
+							     .count = 1,
+							     .status = status[i]});
+	asker_start(&a, s);
+	assert_int_equal(get(a.w, &k, 0, BLOCK, 0, NULL), 0);
+	for (unsigned i = 0; i < ARRAY_LEN(status); i++) {
+		assert_int_equal(get(a.w, &k, 0, BLOCK, 0, NULL), i < 3 ? status[i] : -ENOENT);
+		assert_int_equal(source_fault_seen(fault), i + 2);
+	}
+	asker_stop(&a);
+	served_free(s);
+}
+
+/* G16: whoever waits for a block that the object store refuses hears it from one attempt */
+static void a_refused_block_is_tried_once_for_all_who_wait_G16(void **state)
+{
+	enum { N = 1000 };
+	struct served *s = served_new(64 << 20, 100);
+	struct block_key k = key_of(&volume_a, 1, BLOCK);
+	struct waited *x = calloc(N, sizeof(*x));
+	struct block_req *req[N];
+	struct asker a;
+
+	(void)state;
+	assert_non_null(x);
+	asker_start(&a, s);
+	atomic_store(&s->w->objects.status, -EACCES);
+	atomic_store(&s->w->objects.delay_us, 300000);
+	for (unsigned i = 0; i < N; i++) {
+		req[i] = req_new(&a.w->env, &k, 0, BLOCK, 0, POOL_DEMAND);
+		assert_non_null(req[i]);
+		waited_begin(&x[i]);
+		source_get(a.w->chain, req[i], waited_done, &x[i]);
+	}
+	for (unsigned i = 0; i < N; i++) {
+		assert_int_equal(waited_end(&x[i]), -EACCES);
+		assert_non_null(strstr(req[i]->reason, "1_0_131072"));
+		req_free(req[i]);
+	}
+	assert_int_equal(atomic_load(&s->w->objects.gets), 1);
+	free(x);
+	asker_stop(&a);
+	served_free(s);
+}
+
 /* more requests than may be unanswered, sent before one answer is read */
 static void a_thousand_requests_at_once(void **state)
 {
@@ -731,6 +846,8 @@ int main(void)
 		cmocka_unit_test(put_is_checked_and_kept),
 		cmocka_unit_test(a_local_mount_gets_the_file),
 		cmocka_unit_test(final_errors_bring_their_reason),
+		cmocka_unit_test(every_status_of_the_chain_goes_round),
+		cmocka_unit_test(a_refused_block_is_tried_once_for_all_who_wait_G16),
 		cmocka_unit_test(a_thousand_requests_at_once),
 		cmocka_unit_test(a_block_cut_while_it_is_served_is_never_delivered),
 		cmocka_unit_test(nothing_is_served_before_the_proof),
