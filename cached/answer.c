@@ -253,9 +253,9 @@ static void sent_job(struct loop_job *job)
 		answer_sent(c, k);
 	else if (r == -EBADMSG || r == -EIO) {
 		store_verify(c->worker->conf->store, &k->key);
-		conn_drop(c, NULL); /* the announced length cannot be kept any more */
+		conn_drop(c, REJECT_NONE); /* the announced length cannot be kept any more */
 	} else if (r != -EAGAIN)
-		conn_drop(c, NULL);
+		conn_drop(c, REJECT_NONE);
 	if (r == 0)
 		conn_run(c);
 	else
@@ -371,14 +371,14 @@ void answer_flush(struct conn *c)
 		if (n < 0 && errno == EAGAIN)
 			break;
 		if (n < 0) {
-			conn_drop(c, NULL);
+			conn_drop(c, REJECT_NONE);
 			return;
 		}
 		advance(c, (size_t)n);
 		turn += (size_t)n;
 	}
 	if (c->state != CONN_CLOSED && !c->lent && c->last_answer && list_empty(&c->out))
-		conn_drop(c, NULL);
+		conn_drop(c, REJECT_NONE);
 	else
 		conn_watch(c);
 }

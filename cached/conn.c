@@ -19,27 +19,27 @@ static void list_move(struct list_node *to, struct list_node *n)
 	list_add_tail(to, n);
 }
 
+static const char *const reject_text[REJECT_KINDS] = {
+	[REJECT_OTHER_VOLUME] = "HELLO of another volume",
+	[REJECT_HANDSHAKE] = "handshake refused",
+	[REJECT_SECOND_HANDSHAKE] = "a second handshake",
+	[REJECT_NO_HANDSHAKE] = "no handshake in time",
+	[REJECT_TOO_EARLY] = "a request before the handshake",
+	[REJECT_BAD_LENGTH] = "a block whose length does not fit its key",
+	[REJECT_GARBAGE] = "garbage",
+	[REJECT_CROWD] = "too many connections",
+	[REJECT_ENDLESS] = "a frame that does not end",
+	[REJECT_STALLED] = "a reader that takes nothing",
+};
+
 /* One line a minute and kind: strangers must not fill the log. */
-static void log_rejected(const char *why)
+static void log_rejected(enum reject why)
 {
-	static struct {
-		const char *why;
-		struct log_rate rate;
-	} kinds[8];
-	static struct mtx lock = MTX_INIT;
-	struct log_rate *rate = NULL;
+	static struct log_rate rates[REJECT_KINDS];
 	unsigned suppressed;
 
-	mtx_lock(&lock);
-	for (unsigned i = 0; i < ARRAY_LEN(kinds) && !rate; i++) {
-		if (!kinds[i].why)
-			kinds[i].why = why;
-		if (kinds[i].why == why)
-			rate = &kinds[i].rate;
-	}
-	mtx_unlock(&lock);
-	if (rate && log_rate_ok(rate, 60000000, &suppressed))
-		log_warn("connection closed: %s (suppressed=%u)", why, suppressed);
+	if (log_rate_ok(&rates[why], 60000000, &suppressed))
+		log_warn("connection closed: %s (suppressed=%u)", reject_text[why], suppressed);
 }
 
 static void body_drop(struct conn *c)
@@ -53,7 +53,7 @@ static void body_drop(struct conn *c)
 	call_free(k);
 }
 
-void conn_drop(struct conn *c, const char *why)
+void conn_drop(struct conn *c, enum reject why)
 {
 	struct counters *counters = c->worker->conf->counters;
 
@@ -95,7 +95,7 @@ void conn_settle(struct conn *c)
 static void refuse(struct conn *c, struct call *k, int r)
 {
 	metric_add(c->worker->conf->counters->rejected, 1);
-	log_rejected(r == -ESTALE ? "HELLO of another volume" : "handshake refused");
+	log_rejected(r == -ESTALE ? REJECT_OTHER_VOLUME : REJECT_HANDSHAKE);
 	c->last_answer = true;
 	answer_status(k, msg_errno_to_status(r), NULL);
 }
@@ -163,12 +163,12 @@ static void shake(struct conn *c, const struct frame *f, const uint8_t *body)
 	struct call *k;
 
 	if (f->op != (c->state == CONN_HELLO ? OP_HELLO : OP_PROOF)) {
-		conn_drop(c, "a request before the handshake");
+		conn_drop(c, REJECT_TOO_EARLY);
 		return;
 	}
 	k = call_new(c, f);
 	if (!k) {
-		conn_drop(c, NULL);
+		conn_drop(c, REJECT_NONE);
 		return;
 	}
 	metric_add(c->worker->conf->counters->requests[f->op], 1);
@@ -239,13 +239,13 @@ static void body_begin(struct conn *c, const struct frame *f, const uint8_t *key
 	int r;
 
 	if (!k) {
-		conn_drop(c, NULL);
+		conn_drop(c, REJECT_NONE);
 		return;
 	}
 	if (msg_key_decode(key, MSG_KEY, &m) != MSG_KEY ||
 	    f->body_len != MSG_KEY + m.size + msg_sums_len(m.size)) {
 		call_free(k);
-		conn_drop(c, "a block whose length does not fit its key");
+		conn_drop(c, REJECT_BAD_LENGTH);
 		return;
 	}
 	metric_add(c->worker->conf->counters->requests[OP_PUT], 1);
@@ -330,12 +330,12 @@ static size_t take(struct conn *c, const uint8_t *p, size_t n)
 	if (used == -EAGAIN)
 		return 0;
 	if (used < 0) {
-		conn_drop(c, "garbage");
+		conn_drop(c, REJECT_GARBAGE);
 		return 0;
 	}
 	if (f.op == OP_PUT && c->state == CONN_SERVING) {
 		if (f.body_len < MSG_KEY) {
-			conn_drop(c, "garbage");
+			conn_drop(c, REJECT_GARBAGE);
 			return 0;
 		}
 		if (n < FRAME_HEADER + MSG_KEY)
@@ -344,7 +344,7 @@ static size_t take(struct conn *c, const uint8_t *p, size_t n)
 		return FRAME_HEADER + MSG_KEY;
 	}
 	if (FRAME_HEADER + (size_t)f.body_len > CONN_IN) { /* a PUT before the handshake */
-		conn_drop(c, "a request before the handshake");
+		conn_drop(c, REJECT_TOO_EARLY);
 		return 0;
 	}
 	if (n < FRAME_HEADER + (size_t)f.body_len)
@@ -352,7 +352,7 @@ static size_t take(struct conn *c, const uint8_t *p, size_t n)
 	if (c->state == CONN_SERVING && f.op != OP_HELLO && f.op != OP_PROOF)
 		serve_frame(c, &f, p + FRAME_HEADER);
 	else if (c->state == CONN_SERVING)
-		conn_drop(c, "a second handshake");
+		conn_drop(c, REJECT_SECOND_HANDSHAKE);
 	else
 		shake(c, &f, p + FRAME_HEADER);
 	return FRAME_HEADER + f.body_len;
@@ -428,7 +428,7 @@ static void conn_read(struct conn *c)
 		if (got < 0 && errno == EAGAIN)
 			return;
 		if (got <= 0) {
-			conn_drop(c, NULL);
+			conn_drop(c, REJECT_NONE);
 			return;
 		}
 		if (direct)
@@ -470,7 +470,7 @@ static bool make_place(struct worker *w)
 		return true;
 	if (!list_empty(&w->strangers) && w->strangers.next->next != &w->strangers) {
 		c = container_of(w->strangers.next, struct conn, link);
-		conn_drop(c, "too many connections");
+		conn_drop(c, REJECT_CROWD);
 		conn_settle(c);
 		return true;
 	}
@@ -479,7 +479,7 @@ static bool make_place(struct worker *w)
 		c = container_of(n, struct conn, link);
 		if (c->n_calls)
 			continue;
-		conn_drop(c, "too many connections");
+		conn_drop(c, REJECT_CROWD);
 		conn_settle(c);
 		return true;
 	}
@@ -498,9 +498,9 @@ static void start_job(struct loop_job *job)
 	counters_conns(w->conf->counters, 1);
 	metric_add(w->conf->counters->conns_total, 1);
 	if (w->stopping)
-		conn_drop(c, NULL);
+		conn_drop(c, REJECT_NONE);
 	else if (!make_place(w))
-		conn_drop(c, "too many connections");
+		conn_drop(c, REJECT_CROWD);
 	else
 		conn_watch(c);
 	conn_settle(c);

@@ -37,6 +37,22 @@ enum {
 	WORKER_INLINE_BYTES = 16 << 20, /* memory for answers read on the loop */
 };
 
+/* why a connection is closed, as counted and logged; REJECT_NONE: it ended by itself */
+enum reject {
+	REJECT_NONE,
+	REJECT_OTHER_VOLUME,
+	REJECT_HANDSHAKE,
+	REJECT_SECOND_HANDSHAKE,
+	REJECT_NO_HANDSHAKE,
+	REJECT_TOO_EARLY,
+	REJECT_BAD_LENGTH,
+	REJECT_GARBAGE,
+	REJECT_CROWD,
+	REJECT_ENDLESS,
+	REJECT_STALLED,
+	REJECT_KINDS,
+};
+
 struct worker {
 	const struct server_conf *conf;
 	struct loop *loop;
@@ -102,9 +118,9 @@ struct call {
 /* --- conn.c --- */
 /* takes fd over; starts on the worker's loop. 0 or -ENOMEM */
 int conn_new(struct worker *w, int fd, bool local);
-/* no byte goes in or out any more; why (may be NULL) counts it as rejected and names the kind in
- * the log */
-void conn_drop(struct conn *c, const char *why);
+/* no byte goes in or out any more; why counts it as rejected and says so in the log, but for
+ * REJECT_NONE */
+void conn_drop(struct conn *c, enum reject why);
 /* frees c when nothing holds it; the last statement of everything that ran for it */
 void conn_settle(struct conn *c);
 /* reads and writes as far as the state wants it */

@@ -419,6 +419,8 @@ static void moved(void *arg, const struct generation *gen)
 	if (r < 0)
 		log_error("the cache directories cannot be used for the new generation: %s",
 			  strerror(-r));
+	if (d->peers) /* who greets the others with the old one is refused */
+		peers_set_volume(d->peers, &id);
 	store_clean(d->store);
 	if (!is_replaced(d))
 		return;

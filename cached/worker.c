@@ -35,17 +35,17 @@ struct server {
 
 /* --- workers --- */
 
-static const char *overdue(const struct conn *c, uint64_t now)
+static enum reject overdue(const struct conn *c, uint64_t now)
 {
 	uint64_t limit = c->body ? CONN_BODY_US : CONN_FRAME_US;
 
 	if (c->state != CONN_SERVING)
-		return now - c->since_us > CONN_HELLO_US ? "no handshake in time" : NULL;
+		return now - c->since_us > CONN_HELLO_US ? REJECT_NO_HANDSHAKE : REJECT_NONE;
 	if (c->since_us && !(c->body && c->body->waiting) && now - c->since_us > limit)
-		return "a frame that does not end";
+		return REJECT_ENDLESS;
 	if (!list_empty(&c->out) && now - c->written_us > CONN_WRITE_US)
-		return "a reader that takes nothing";
-	return NULL;
+		return REJECT_STALLED;
+	return REJECT_NONE;
 }
 
 static void sweep_list(struct list_node *conns)
@@ -56,7 +56,7 @@ static void sweep_list(struct list_node *conns)
 	list_for_each_safe(n, next, conns)
 	{
 		struct conn *c = container_of(n, struct conn, link);
-		const char *why = overdue(c, now);
+		enum reject why = overdue(c, now);
 
 		if (!why)
 			continue;
@@ -287,7 +287,7 @@ static void census_list(struct census *n, struct list_node *conns)
 		n->calls += c->n_calls;
 		if (!n->close)
 			continue;
-		conn_drop(c, NULL);
+		conn_drop(c, REJECT_NONE);
 		conn_settle(c);
 	}
 }
