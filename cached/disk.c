@@ -288,7 +288,7 @@ int disk_volume_prepare(struct disk *d, const struct hash128 *volume)
 	return r == -ENOSPC ? 0 : r;
 }
 
-int disk_remove_others(struct disk *d, const struct hash128 *keep)
+int disk_remove_others(struct disk *d, struct hash128 (*current)(void *arg), void *arg)
 {
 	DIR *s = dir_at(d->fd, ".");
 	struct dirent *e;
@@ -297,10 +297,13 @@ int disk_remove_others(struct disk *d, const struct hash128 *keep)
 
 	if (!s)
 		return -errno;
-	hex_of(keep, hex);
-	while ((e = readdir(s)))
+	while ((e = readdir(s))) {
+		struct hash128 keep = current(arg);
+
+		hex_of(&keep, hex);
 		if (is_hex(e->d_name, 32) && strcmp(e->d_name, hex) != 0)
 			n += remove_tree(d->fd, e->d_name, TREE_DEPTH) == 0;
+	}
 	(void)closedir(s);
 	return n;
 }

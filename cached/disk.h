@@ -54,9 +54,9 @@ void disk_close(struct disk *d);
 int disk_node_id(struct disk *d, char ret[DISK_NODE_ID + 1]);
 /* directories of a volume, and no left-over temporaries in them */
 int disk_volume_prepare(struct disk *d, const struct hash128 *volume);
-/* removes what belongs to other volumes below the same UUID; returns how many volumes, or -errno.
- * Slow. */
-int disk_remove_others(struct disk *d, const struct hash128 *keep);
+/* Removes what belongs to other volumes below the same UUID than current(arg), which is asked again
+ * before each removal: the volume may move meanwhile. Returns how many volumes, or -errno. Slow. */
+int disk_remove_others(struct disk *d, struct hash128 (*current)(void *arg), void *arg);
 
 /* what a block of this size takes on the disk */
 uint64_t disk_cost(uint32_t size);

@@ -478,14 +478,19 @@ static void wrong_length(const struct block_key *k, void *arg)
 	drop_damaged(s, k, "cut short");
 }
 
+static struct hash128 current_volume(void *arg)
+{
+	return store_volume(arg);
+}
+
 static void clean_job(struct workq_job *job)
 {
 	struct clean_job *c = container_of(job, struct clean_job, job);
 	struct store *s = c->store;
-	struct hash128 keep = store_volume(s);
+	struct hash128 keep;
 
 	for (unsigned i = 0; i < s->conf.n_disks; i++) {
-		int n = disk_remove_others(s->conf.disks[i], &keep);
+		int n = disk_remove_others(s->conf.disks[i], current_volume, s);
 
 		if (n > 0)
 			log_info("cache directory %s: removed what %d other generation(s) of this "
@@ -493,6 +498,7 @@ static void clean_job(struct workq_job *job)
 				 s->conf.disks[i]->dir, n);
 	}
 	/* what start had no time for */
+	keep = store_volume(s);
 	for (unsigned i = 0; i < s->conf.n_disks; i++)
 		(void)recover_lengths(s->conf.disks[i], &keep, s->conf.disks[i]->checked,
 				      wrong_length, s);

@@ -23,12 +23,12 @@ struct pending {
 	struct block_key key;
 	struct blob data;
 	uint8_t *sums;
-	struct list_node waiters; /* block_req.link */
+	struct list_node waiters, droppers; /* block_req.link */
 	struct workq_job job;
 	struct store *store;
 	struct disk *disk;
 	struct metric *stored;
-	bool guest, drop; /* drop: somebody asked for its removal meanwhile */
+	bool guest;
 };
 
 static bool pending_eq(const struct hash_node *n, const void *key)
@@ -62,10 +62,8 @@ bool store_pending_wait(struct store *s, struct block_req *waiter, bool drop)
 
 	mtx_lock(&s->lock);
 	p = pending_find_locked(s, &waiter->key);
-	if (p) {
-		list_add_tail(&p->waiters, &waiter->link);
-		p->drop |= drop;
-	}
+	if (p)
+		list_add_tail(drop ? &p->droppers : &p->waiters, &waiter->link);
 	mtx_unlock(&s->lock);
 	return p;
 }
@@ -77,35 +75,59 @@ static void pending_free(struct pending *p)
 	free(p);
 }
 
-/* the block is on a disk (0), or will not be */
+/* A disk's trouble as a status of the chain, where -EIO, -EACCES are the object store's alone. */
+static int keep_status(int r)
+{
+	switch (r) {
+	case 0:
+	case -ENOSPC:
+	case -ENOMEM:
+	case -ESTALE:
+		return r;
+	case -EDQUOT:
+		return -ENOSPC;
+	default:
+		return -EBUSY;
+	}
+}
+
+static void keep_failed(struct block_req *w, int r, const char *why)
+{
+	req_fail(w, keep_status(r), "block %llu_%u_%u could not be kept: %s",
+		 (unsigned long long)w->key.slice, w->key.index, w->key.size, why);
+}
+
+/* The block is on a disk (0), or will not be. Who waited to keep it hears how that went, who waited
+ * to drop it whether it is gone, which it also is when it never came. */
 static void pending_end(struct pending *p, int status)
 {
 	struct store *s = p->store;
-	struct list_node waiters, *n;
+	struct list_node waiters, droppers, *n;
 	unsigned disk;
-	bool drop;
+	int gone = 0;
 
 	list_init(&waiters);
+	list_init(&droppers);
 	mtx_lock(&s->lock);
 	hashmap_del(&s->pending, &p->node);
 	s->pending_bytes -= p->key.size;
 	list_splice_tail(&waiters, &p->waiters);
-	drop = p->drop;
+	list_splice_tail(&droppers, &p->droppers);
 	mtx_unlock(&s->lock);
 	metric_add(status ? s->conf.counters->skipped : p->stored, 1);
-	if (drop && status == 0 && index_take(s->ix, &p->key, &disk) == 0)
-		(void)store_remove(s, s->conf.disks[disk], &p->key);
+	if (!list_empty(&droppers) && status == 0 && index_take(s->ix, &p->key, &disk) == 0)
+		gone = store_remove(s, s->conf.disks[disk], &p->key);
 	blob_fini(&p->data);
 	while ((n = list_pop(&waiters))) {
 		struct block_req *w = container_of(n, struct block_req, link);
 
 		if (status)
-			req_fail(w, status, "block %llu_%u_%u could not be kept: %s",
-				 (unsigned long long)w->key.slice, w->key.index, w->key.size,
-				 strerror(-status));
+			keep_failed(w, status, strerror(-status));
 		else
 			req_done(w, 0);
 	}
+	while ((n = list_pop(&droppers)))
+		req_done(container_of(n, struct block_req, link), keep_status(gone));
 	pending_free(p);
 }
 
@@ -334,6 +356,7 @@ static struct pending *pending_new(struct store *s, struct block_req *req, struc
 	p->stored = stored;
 	p->job.fn = keep_job;
 	list_init(&p->waiters);
+	list_init(&p->droppers);
 	return p;
 }
 
@@ -366,9 +389,7 @@ static enum listed list_pending(struct store *s, struct pending *p, struct block
 static void not_kept(struct store *s, struct block_req *waiter, int r, const char *why)
 {
 	if (waiter)
-		req_fail(waiter, r, "block %llu_%u_%u could not be kept: %s",
-			 (unsigned long long)waiter->key.slice, waiter->key.index, waiter->key.size,
-			 why);
+		keep_failed(waiter, r, why);
 	else
 		metric_add(s->conf.counters->skipped, 1);
 }

@@ -6,6 +6,8 @@
 
 #include <pthread.h>
 
+#include "cached/store_inner.h"
+
 static uint64_t count(const struct metric *m)
 {
 	return metric_value(m);
@@ -121,6 +123,52 @@ static void drop_forgets_also_what_is_on_its_way(void **state)
 		assert_int_not_equal(access(path, F_OK), 0);
 		assert_int_equal(drop(w, &k), 0);
 	}
+	world_free(w);
+}
+
+struct gate {
+	struct workq_job job;
+	atomic_bool *open;
+};
+
+static void gate_job(struct workq_job *job)
+{
+	const struct timespec ms = {.tv_nsec = 1000000};
+
+	while (!atomic_load(container_of(job, struct gate, job)->open))
+		nanosleep(&ms, NULL);
+}
+
+/* the disk's writers stand still until *open */
+static void hold_writes(struct world *w, struct gate gate[DISK_WRITE_THREADS], atomic_bool *open)
+{
+	for (unsigned i = 0; i < DISK_WRITE_THREADS; i++) {
+		gate[i] = (struct gate){.job.fn = gate_job, .open = open};
+		workq_push_always(w->store->conf.disks[0]->writes, &gate[i].job);
+	}
+}
+
+/* a drop that came while the block was on its way wants it gone, and that it is */
+static void drop_of_a_block_that_could_not_be_kept_is_done(void **state)
+{
+	struct world *w = world_new(64 << 10, 1); /* smaller than a block */
+	struct block_key k = key_of(&volume_a, 1, BLOCK);
+	struct block_req *req = req_new(&w->env, &k, 0, BLOCK, 0, POOL_DEMAND);
+	struct gate gate[DISK_WRITE_THREADS];
+	atomic_bool open = false;
+	struct waited x;
+
+	(void)state;
+	assert_non_null(req);
+	hold_writes(w, gate, &open);
+	assert_int_equal(get(w, &k, 0, BLOCK, 0, NULL), 0);
+	waited_begin(&x);
+	source_drop(w->chain, req, waited_done, &x);
+	assert_false(x.over);
+	atomic_store(&open, true);
+	assert_int_equal(waited_end(&x), 0);
+	assert_int_equal(count(w->counters.skipped), 1);
+	req_free(req);
 	world_free(w);
 }
 
@@ -323,6 +371,40 @@ static void another_generation_starts_empty(void **state)
 	world_free(w);
 }
 
+struct moving {
+	struct disk *disk;
+	unsigned asked;
+};
+
+/* the volume moves to b while others' folders are being removed */
+static struct hash128 current_of_moving(void *arg)
+{
+	struct moving *m = arg;
+
+	if (m->asked++ == 0)
+		return volume_a;
+	assert_int_equal(disk_volume_prepare(m->disk, &volume_b), 0);
+	return volume_b;
+}
+
+static void a_generation_that_just_came_is_not_removed(void **state)
+{
+	struct world *w = world_new(64 << 20, 1);
+	struct moving m = {.disk = w->store->conf.disks[0]};
+	struct hash128 old = {{0xcc, 3}};
+	struct block_key b = key_of(&volume_b, 1, BLOCK);
+	char path[320];
+
+	(void)state;
+	assert_int_equal(disk_volume_prepare(m.disk, &old), 0);
+	assert_true(disk_remove_others(m.disk, current_of_moving, &m) > 0);
+	assert_true(m.asked > 1); /* before each removal */
+	block_file(w, 0, &b, path);
+	*strrchr(path, '/') = '\0';
+	assert_int_equal(access(path, F_OK), 0);
+	world_free(w);
+}
+
 /* --- a plain map --- */
 
 enum { MODEL_KEYS = 48, MODEL_STEPS = 1500 };
@@ -449,6 +531,7 @@ int main(void)
 		cmocka_unit_test(fill_tells_why_it_could_not),
 		cmocka_unit_test(put_is_kept_and_goes_no_further),
 		cmocka_unit_test(drop_forgets_also_what_is_on_its_way),
+		cmocka_unit_test(drop_of_a_block_that_could_not_be_kept_is_done),
 		cmocka_unit_test(many_readers_fetch_a_block_once),
 		cmocka_unit_test(the_budget_is_kept),
 		cmocka_unit_test(a_cut_file_is_a_miss_and_filled_again),
@@ -456,6 +539,7 @@ int main(void)
 		cmocka_unit_test(a_good_block_survives_a_report),
 		cmocka_unit_test(a_restart_finds_what_was_stored),
 		cmocka_unit_test(another_generation_starts_empty),
+		cmocka_unit_test(a_generation_that_just_came_is_not_removed),
 		cmocka_unit_test(follows_a_plain_map),
 		cmocka_unit_test(a_directory_of_others_is_refused),
 		cmocka_unit_test(the_node_id_is_made_once),
