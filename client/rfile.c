@@ -81,8 +81,8 @@ static void views_drop_locked(struct rfile *f) REQUIRES(f->lock)
 	f->epoch++;
 }
 
-/* Every look at a file begins here: nothing of it counts any more once the volume is another one.
- */
+/* Every look at a file begins here: nothing of it counts any more once the volume is another
+ * one. */
 static void volume_check_locked(struct rfile *f) REQUIRES(f->lock)
 {
 	uint64_t moved = __atomic_load_n(&f->r->moved, __ATOMIC_ACQUIRE);

@@ -82,9 +82,8 @@ static int by_bytes(const void *a, const void *b)
 }
 
 /* "b=2&a" -> "a=&b=2". Sorting whole "name=value" texts is sorting by name, then value, when no
- * name contains a character below
- * '=': true of encoded names but for digits, '-' and '.', so the '=' is made the smallest byte
- * while sorting. */
+ * name contains a character below '=': true of encoded names but for digits, '-' and '.', so the
+ * '=' is made the smallest byte while sorting. */
 static int canonical_query(struct str *out, const char *query)
 {
 	_cleanup_(str_fini) struct str copy = STR_INIT;

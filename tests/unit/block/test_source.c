@@ -15,8 +15,7 @@ static void pass_up(struct block_req *req, int status, void *arg)
 	req_done(req, status);
 }
 
-/* --- a layer that goes two ways: the second after a while, or when the first is lost; then the
- * plain way --- */
+/* --- a layer that goes two ways: the second after a while or a loss, then the plain way --- */
 
 struct hedge {
 	struct source base;
