@@ -4,9 +4,9 @@
 #include "cached/conn.h"
 #include "common/clock.h"
 
-/* A status of the chain (source.h) -> the wire's. ops.def's rows of a refusal are for the handshake;
- * here -EACCES is the object store's. What no row has is this daemon's own trouble: another may do
- * better. */
+/* A status of the chain (source.h) -> the wire's. ops.def's rows of a refusal are for the
+ * handshake; here -EACCES is the object store's. What no row has is this daemon's own trouble:
+ * another may do better. */
 static unsigned chain_status(int r)
 {
 	unsigned status = msg_errno_to_status(r);
