@@ -27,8 +27,8 @@ int group_ask_self(const char *socket, const struct hello_id *id, char self[MEMB
 /* name NULL: a private daemon, which is a ring of one. Else asks once before it returns, for at
  * most wait_us; 0 also when nobody answered yet, or -errno */
 int group_new(const struct group_conf *conf, uint64_t wait_us, struct group **ret);
-/* Two steps, because a call to the daemon may be out: group_stop, peers_free, group_free. NULL is
- * fine. */
+/* Two steps, because a call to the daemon may be out: group_stop, peers_close or peers_free,
+ * group_free. NULL is fine. */
 void group_stop(struct group *g);
 void group_free(struct group *g);
 

@@ -117,8 +117,8 @@ static int make_pool(struct mount *m, struct str *err)
 
 /* --- metadata and object store --- */
 
-/* The engine has said so, between start_meta and meta_stop. Connections to the group greet with the
- * new id from now on; what was known of the old volume is forgotten. */
+/* The engine has said so, in any thread that uses it, from start_meta on. Connections to the group
+ * greet with the new id from now on; what was known of the old volume is forgotten. */
 static void volume_moved(void *arg, bool gone)
 {
 	struct mount *m = arg;
@@ -495,6 +495,12 @@ static int stop_serving(struct mount *m)
 		r = writer_flush_all(m->writer);
 	if (m->fuse)
 		fuse_loop_stop(m->fuse);
+	/* Nothing new comes in. What still asks daemons is reads of processes that were killed,
+	 * reading ahead, and losers of races: a daemon that hangs must keep none of them. The
+	 * object store is left to those that need an answer. */
+	group_stop(m->group);
+	if (m->peers)
+		peers_close(m->peers);
 	if (m->ops)
 		fuse_ops_drain(m->ops);
 	if (m->writer)
@@ -504,6 +510,7 @@ static int stop_serving(struct mount *m)
 	/* handles that are open still: their closes reach the engine before its session ends */
 	if (m->vfs)
 		vfs_stop(m->vfs);
+	internal_free(m->internal);
 	return r ? r : r2;
 }
 
@@ -514,10 +521,11 @@ static void free_data_path(struct mount *m)
 		req_env_drain(&m->env);
 	workq_free(TAKE_PTR(m->metaq));
 	workq_free(TAKE_PTR(m->dataq));
+	/* any call of the engine may say that the volume moved: no thread makes one any more */
+	vfs_free(m->vfs);
 	writer_free(m->writer);
 	reader_free(m->reader);
 	source_free(m->chain);
-	group_stop(m->group);
 	if (m->peers)
 		peers_free(m->peers);
 	group_free(m->group);
@@ -533,8 +541,6 @@ int mount_stop(struct mount *m)
 
 	if (m->meta_started)
 		meta_stop(m->meta);
-	vfs_free(m->vfs);
-	internal_free(m->internal);
 	/* only now: whoever waits for the unmounting finds the session closed, and everything in
 	 * its place */
 	fuse_loop_free(m->fuse);

@@ -376,7 +376,8 @@ struct peer *peers_get(struct peers *ps, const char *addr, uint16_t port)
 		return NULL;
 	mtx_lock(&ps->lock);
 	n = hashmap_find(&ps->map, hash, peer_eq, &k);
-	if (!n && ps->n < CLUSTER_MEMBERS_MAX) {
+	/* whoever closes walks over all, without the lock */
+	if (!n && ps->n < CLUSTER_MEMBERS_MAX && !__atomic_load_n(&ps->closing, __ATOMIC_RELAXED)) {
 		peer_place(p, ps->n++);
 		hashmap_add(&ps->map, &p->node, hash);
 		list_add_tail(&ps->all, &p->link);
@@ -477,18 +478,25 @@ void peers_set_volume(struct peers *ps, const struct hash128 *volume)
 	mtx_unlock(&ps->lock);
 }
 
+void peers_close(struct peers *ps)
+{
+	mtx_lock(&ps->lock);
+	__atomic_store_n(&ps->closing, true, __ATOMIC_RELEASE);
+	mtx_unlock(&ps->lock);
+	for (unsigned i = 0; i < ps->conf.n_loops; i++) {
+		struct closing cl = {ps, ps->conf.loops[i]};
+
+		loop_run_sync(cl.loop, peers_close_on, &cl);
+	}
+}
+
 void peers_free(struct peers *ps)
 {
 	struct list_node *n;
 
 	if (!ps)
 		return;
-	__atomic_store_n(&ps->closing, true, __ATOMIC_RELEASE);
-	for (unsigned i = 0; i < ps->conf.n_loops; i++) {
-		struct closing cl = {ps, ps->conf.loops[i]};
-
-		loop_run_sync(cl.loop, peers_close_on, &cl);
-	}
+	peers_close(ps);
 	workq_free(ps->resolver);
 	/* what was posted meanwhile finds its connection closed */
 	for (unsigned i = 0; i < ps->conf.n_loops; i++)

@@ -31,8 +31,11 @@ struct peers_conf {
 
 /* loops and the texts in id are kept by pointer */
 int peers_new(const struct peers_conf *conf, struct peers **ret);
-/* closes; calls in flight end with -ECANCELED. Nobody may use p any more; not on one of the loops.
- * NULL is fine */
+/* Closes all connections for good: calls in flight and those to come end with -ECANCELED. For the
+ * end, when nobody should wait for a daemon any more; not on one of the loops. */
+void peers_close(struct peers *p);
+/* peers_close, then frees. Nobody may use p any more; not on one of the loops. NULL is
+ * fine */
 void peers_free(struct peers *p);
 /* the volume's id from now on, for handshakes to come; connections that are open stay. Any
  * thread */

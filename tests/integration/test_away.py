@@ -142,3 +142,35 @@ def test_memory_stays_bounded_while_streaming(lab, s3_volume, what):
         peak = max(peak, (m if what == "mount" else d).rss_mib())
         time.sleep(0.05)
     assert BLOCK and peak < 400
+
+
+def test_a_mount_ends_though_daemons_hang_in_the_middle_of_a_fetch(lab, s3_volume, rgw):
+    """they said that they fetch, and were stopped: the read goes elsewhere, and who asked them waits for nobody at its end"""
+    daemons = [lab.daemon(s3_volume, n) for n in (1, 2)]
+    data = noise(BLOCK)
+    m1 = lab.mount(s3_volume, "m1")
+    write_file(m1.path("f"), data)
+    m2 = lab.group_mount(s3_volume, "m2")
+    got = []
+
+    def read():
+        with open(m2.path("f"), "rb") as f:
+            got.append(f.read())
+    t = threading.Thread(target=read)
+    rgw.signal(signal.SIGSTOP)
+    try:
+        t.start()
+        time.sleep(1)
+        for d in daemons:
+            d.signal(signal.SIGSTOP)
+        time.sleep(0.3)
+    finally:
+        rgw.signal(signal.SIGCONT)
+    t.join(60)
+    assert got == [data]
+    start = time.monotonic()
+    assert m2.stop() == 0
+    assert time.monotonic() - start < 5
+    lab.started.remove(m2)
+    for d in daemons:
+        d.signal(signal.SIGCONT)

@@ -753,6 +753,32 @@ static void peers_free_cancels(void **state)
 	peers_free(NULL);
 }
 
+static void peers_close_cancels_what_is_there_and_what_comes(void **state)
+{
+	struct peers *ps = asker(&good);
+	struct daemon d;
+	struct tcall t, late;
+	struct peer *p;
+
+	(void)state;
+	daemon_start(&d, false, never);
+	t_get(&t, 1, FRAME_PIECE);
+	p = peer_of(ps, &d);
+	peer_start(p, &t.c, true);
+	while (!__atomic_load_n(&d.accepted, __ATOMIC_SEQ_CST))
+		usleep(1000);
+	peers_close(ps);
+	assert_int_equal(t_wait(&t), -ECANCELED);
+	t_get(&late, 2, FRAME_PIECE);
+	peer_start(p, &late.c, true);
+	assert_int_equal(t_wait(&late), -ECANCELED);
+	assert_null(peers_get(ps, "127.0.0.1", 1)); /* one that was not asked before */
+	peers_free(ps);
+	t_free(&t);
+	t_free(&late);
+	daemon_stop(&d);
+}
+
 static int setup(void **state)
 {
 	(void)state;
@@ -794,6 +820,7 @@ int main(void)
 		cmocka_unit_test(peer_puts_more_than_a_socket_takes),
 		cmocka_unit_test(peer_bounds_its_queue),
 		cmocka_unit_test(peers_free_cancels),
+		cmocka_unit_test(peers_close_cancels_what_is_there_and_what_comes),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
