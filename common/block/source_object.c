@@ -87,12 +87,17 @@ static int verdict(int status)
 	}
 }
 
+/* the way out of a refusal, for whoever reads the one line in the log */
+static const char refused[] =
+	"; renew ACCESS_KEY and SECRET_KEY of this host's stoke and restart it";
+
 /* completes with what went wrong; the transfer ends */
 static void transfer_failed(struct transfer *t, int status)
 {
 	struct block_req *req = t->req;
 	bool named = strstr(t->obj.reason, t->name);
-	char text[BLOCK_NAME_MAX + sizeof(t->obj.reason) + 4]; /* cut by req_fail */
+	const char *hint = status == -EACCES ? refused : "";
+	char text[BLOCK_NAME_MAX + sizeof(t->obj.reason) + 4];
 
 	if (!t->obj.reason[0])
 		snprintf(text, sizeof(text), "%s: %s", t->name, strerror(-status));
@@ -100,7 +105,7 @@ static void transfer_failed(struct transfer *t, int status)
 		snprintf(text, sizeof(text), "%s%s%s", named ? "" : t->name, named ? "" : ": ",
 			 t->obj.reason);
 	transfer_free(t);
-	req_fail(req, verdict(status), "%s", text);
+	req_fail(req, verdict(status), "%.*s%s", (int)(REQ_REASON - 1 - strlen(hint)), text, hint);
 }
 
 /* --- get --- */

@@ -16,6 +16,12 @@
  *	ask_failed	a try failed: the next target, or wait for the other, or ask_pass: the
  *			layer below
  *
+ * When the request is over, whoever else is still asked for it is left alone (ask_abandon), so that
+ * the loser of a race gives its memory back at once.
+ *
+ * When the request is over, whoever else is still asked for it is left alone (ask_abandon), so that
+ * the loser of a race gives its memory back at once.
+ *
  * So the first try never needs more memory than the request brought, but for the moment in which a
  * fork is made. Final verdicts of the object store that a peer reports complete the request. */
 #include "common/block/source_peer.h"
@@ -34,7 +40,7 @@ enum {
 	LATE_US = 50000,   /* a timer so late tells that this machine has no time, not the peer */
 	LATE_TIMES = 4,
 	CARRIED_US = 1000000,	/* a try that stands in the way of the next */
-	QUIET_US = 5000000,	/* a try without any answer: so long a race's loser holds memory */
+	QUIET_US = 5000000,	/* a try without any answer */
 	FILLING_US = 120000000, /* the same after FILLING: the store's retries take their time */
 	FILL_US = 600000000,	/* warm-up's */
 	PROBE_US = 2000000,
@@ -53,12 +59,18 @@ struct ask {
 	bool filling; /* atomic: the newest target said so */
 	bool below;   /* the layer below was asked, too */
 	struct buf *spare;
+	struct ask_try *out[PEER_TARGETS]; /* atomic, counted: forked tries under way, by target */
 };
+
+enum { TRY_STARTED = 1, TRY_UNWANTED = 2 };
 
 struct ask_try {
 	struct peer_try t;
 	struct ask *ask;
-	unsigned nr; /* which target */
+	unsigned nr;	/* which target */
+	unsigned refs;	/* atomic: until it ended; the ask's out; who starts it; abandon's */
+	unsigned state; /* atomic: TRY_*; whoever brings the second of them posts abandon */
+	struct loop_job abandon;
 };
 
 static struct source_peer *peer_layer(struct source *s)
@@ -80,10 +92,50 @@ static void ask_unref(struct ask *a)
 	free(a);
 }
 
+static void try_unref(struct ask_try *at)
+{
+	if (__atomic_sub_fetch(&at->refs, 1, __ATOMIC_ACQ_REL) == 0)
+		free(at);
+}
+
+static void try_abandon_job(struct loop_job *job)
+{
+	struct ask_try *at = container_of(job, struct ask_try, abandon);
+
+	peer_try_abandon(&at->t);
+	try_unref(at);
+}
+
+/* A try is abandoned on its loop, behind the job that peer_start posted there: so by whoever is the
+ * later of him who started it and him who has no use for it any more. Takes his reference over. */
+static void try_mark(struct ask_try *at, unsigned flag)
+{
+	unsigned before = __atomic_fetch_or(&at->state, flag, __ATOMIC_ACQ_REL);
+
+	if ((before | flag) == (TRY_STARTED | TRY_UNWANTED)) {
+		__atomic_fetch_add(&at->refs, 1, __ATOMIC_RELAXED);
+		at->abandon.fn = try_abandon_job;
+		loop_post(peer_try_loop(&at->t), &at->abandon);
+	}
+	try_unref(at);
+}
+
+/* nobody needs what is still asked for */
+static void ask_abandon(struct ask *a)
+{
+	for (unsigned i = 0; i < PEER_TARGETS; i++) {
+		struct ask_try *at = __atomic_exchange_n(&a->out[i], NULL, __ATOMIC_ACQ_REL);
+
+		if (at)
+			try_mark(at, TRY_UNWANTED);
+	}
+}
+
 /* the frame under which the request is asked for: it ended, with whatever the race or ask_* gave
  * it */
 static void ask_over(struct block_req *req, int status, void *arg)
 {
+	ask_abandon(arg);
 	ask_unref(arg);
 	req_done(req, status);
 }
@@ -111,6 +163,7 @@ static void ask_pass(struct ask *a, struct block_req *req)
 	race_end(req);
 	assert(req->frame[req->depth - 1].fn == ask_over);
 	req->depth--; /* the layer's own frame shall be the one that is marked as passed on */
+	ask_abandon(a);
 	ask_unref(a);
 	req_reserve(req, pass_reserved, next);
 }
@@ -154,6 +207,7 @@ static struct ask_try *try_new(struct ask *a, struct block_req *req, peer_try_fn
 	if (!at)
 		return NULL;
 	at->ask = a;
+	at->refs = 1;
 	at->t.env = &a->sp->env;
 	at->t.req = req;
 	at->t.no_fill = a->sp->conf.mode == PEER_HOLDER;
@@ -166,7 +220,8 @@ static void try_go(struct ask_try *at, bool carried)
 {
 	struct ask *a = at->ask;
 
-	at->t.peer = a->target[a->next++];
+	at->nr = a->next++;
+	at->t.peer = a->target[at->nr];
 	at->t.quiet_us = try_quiet(a, at->t.req, carried);
 	__atomic_store_n(&a->filling, false, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&a->refs, 1, __ATOMIC_RELAXED);
@@ -175,7 +230,7 @@ static void try_go(struct ask_try *at, bool carried)
 static void try_free(struct ask_try *at)
 {
 	peer_try_fini(&at->t);
-	free(at);
+	try_unref(at);
 }
 
 /* --- the request itself is carried out, without a fork --- */
@@ -347,8 +402,12 @@ static void forked_done(struct peer_try *t, int status)
 {
 	struct ask_try *at = container_of(t, struct ask_try, t);
 	struct block_req *child = t->req;
+	struct ask_try *listed = at;
 	struct ask *a = at->ask;
 
+	if (__atomic_compare_exchange_n(&a->out[at->nr], &listed, NULL, false, __ATOMIC_ACQ_REL,
+					__ATOMIC_RELAXED))
+		try_unref(at);
 	try_free(at);
 	req_done(child, status);
 	ask_unref(a);
@@ -387,9 +446,22 @@ static bool ask_next(struct ask *a, struct block_req *parent, unsigned running)
 		buf_unref(TAKE_PTR(a->spare));
 	try_go(at, false);
 	ask_set_tick(a, parent);
+	at->refs += 2;
+	__atomic_store_n(&a->out[at->nr], at, __ATOMIC_RELEASE);
 	req_fork_begin(child);
 	peer_try_start(&at->t);
+	try_mark(at, TRY_STARTED);
 	return true;
+}
+
+/* FILL, PROBE: the last peer's word is what the asker hears */
+static void ask_gave_up(struct ask *a, struct block_req *parent, int status)
+{
+	if (parent->reason[0])
+		req_done(parent, status);
+	else
+		req_fail(parent, status, "%s: no answer in time",
+			 peer_name(a->target[a->next - 1]));
 }
 
 static void ask_failed(struct ask *a, struct block_req *parent, int status, unsigned running)
@@ -405,9 +477,14 @@ static void ask_failed(struct ask *a, struct block_req *parent, int status, unsi
 			req_done(parent, status);
 		return;
 	}
-	parent->reason[0] = '\0'; /* of one peer; the next may do better */
+	if (is_get(parent))
+		parent->reason[0] = '\0'; /* of one peer; the next may do better */
 	if (ask_next(a, parent, running) || running > 0)
 		return;
+	if (!is_get(parent)) { /* below nobody can fill, or knows */
+		ask_gave_up(a, parent, status);
+		return;
+	}
 	if (a->spare)
 		buf_unref(TAKE_PTR(a->spare));
 	ask_pass(a, parent);
@@ -437,6 +514,11 @@ static void peer_get(struct source *s, struct block_req *req)
 	}
 	if (n > 0)
 		a = calloc(1, sizeof(*a));
+	if (!a && !is_get(req) && sp->conf.mode == PEER_OWNER) {
+		req_fail(req, n > 0 ? -ENOMEM : -EHOSTDOWN, "%s",
+			 n > 0 ? "no memory" : "no daemon could be reached: the group has none");
+		return;
+	}
 	if (!a) {
 		if (spare) {
 			buf_unref(spare);

@@ -151,6 +151,22 @@ static void try_filling(struct peer_call *c)
 	t->filling(t);
 }
 
+/* FILL, PROBE: nobody below can answer either, so this may be what the asker is told */
+static int try_no_block(struct peer_try *t, int status)
+{
+	const struct peer_call *c = &t->call;
+	char *reason = t->req->reason;
+
+	if (c->verdict != ST_OK)
+		snprintf(reason, REQ_REASON, "%s: %.180s", peer_name(t->peer),
+			 c->reason[0] ? c->reason : strerror(-status));
+	else
+		snprintf(reason, REQ_REASON, "no daemon could be reached: %.180s", c->reason);
+	/* how a connection broke is not a word about the block */
+	return c->verdict != ST_OK || status == -ETIMEDOUT || status == -ECANCELED ? status
+										   : -EHOSTDOWN;
+}
+
 /* what the layer above shall think of it */
 static int try_status(struct peer_try *t, int status)
 {
@@ -167,6 +183,8 @@ static int try_status(struct peer_try *t, int status)
 	case ST_NOT_HERE:
 		return t->req->flags & REQ_PROBE ? -ENOENT : -EHOSTDOWN;
 	default:
+		if (!is_get(t->req))
+			return try_no_block(t, status);
 		/* of the connection, not of the object */
 		return status == -EACCES || status == -EIO || status == -ENODATA ||
 				       status == -ENOENT
@@ -206,6 +224,7 @@ static void try_answered(struct peer_call *c, int status)
 {
 	struct peer_try *t = container_of(c, struct peer_try, call);
 
+	t->calling = false;
 	if (status < 0) {
 		try_end(t, try_status(t, status));
 	} else if (t->req->flags & (REQ_FILL | REQ_PROBE)) {
@@ -278,7 +297,22 @@ void peer_try_start(struct peer_try *t)
 	t->call.quiet_us = t->quiet_us;
 	t->call.filling = try_filling;
 	t->call.done = try_answered;
+	t->calling = true;
 	peer_start(t->peer, &t->call, try_bulk(t));
+}
+
+struct loop *peer_try_loop(const struct peer_try *t)
+{
+	return peer_loop(t->peer, try_bulk(t));
+}
+
+void peer_try_abandon(struct peer_try *t)
+{
+	if (!t->calling)
+		return;
+	t->calling = false;
+	peer_abandon(&t->call);
+	try_end(t, -ECANCELED);
 }
 
 void peer_try_fini(struct peer_try *t)

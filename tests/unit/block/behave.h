@@ -30,6 +30,7 @@ enum behaviour {
 	FORBIDDEN,
 	STORE_ERROR,
 	FILL_SLOWLY,
+	FILL_FOR_EVER, /* says FILLING and then nothing more, not even to a probe */
 	PASS_FD,
 	PASS_BAD_FD,
 	PASS_SHORT_FD,
@@ -154,6 +155,15 @@ static inline void answer_fd(int fd, const struct frame *q, const struct block_k
 	close(file);
 }
 
+/* while it hangs */
+static inline void daemon_wait(struct daemon *d)
+{
+	enum behaviour how;
+
+	while ((how = __atomic_load_n(&d->how, __ATOMIC_SEQ_CST)) == HANG || how == FILL_FOR_EVER)
+		usleep(1000);
+}
+
 static inline void on_get(struct daemon *d, int fd, const struct frame *q, const uint8_t *body)
 {
 	enum behaviour how = __atomic_load_n(&d->how, __ATOMIC_SEQ_CST);
@@ -166,8 +176,9 @@ static inline void on_get(struct daemon *d, int fd, const struct frame *q, const
 	count_one(&d->gets);
 	if (q->flags & FRAME_NO_FILL)
 		count_one(&d->no_fills);
-	while (__atomic_load_n(&d->how, __ATOMIC_SEQ_CST) == HANG)
-		usleep(1000);
+	if (how == FILL_FOR_EVER)
+		answer(fd, q, ST_FILLING, NULL, 0);
+	daemon_wait(d);
 	if (how == BUSY) {
 		answer(fd, q, ST_BUSY, NULL, 0);
 	} else if (how == NOT_HERE) {
@@ -203,8 +214,7 @@ static inline void on_other(struct daemon *d, int fd, const struct frame *q)
 		count_one(&d->bads);
 	if (q->op == OP_CLOSED)
 		count_one(&d->closeds);
-	while (__atomic_load_n(&d->how, __ATOMIC_SEQ_CST) == HANG)
-		usleep(1000);
+	daemon_wait(d);
 	if (q->op == OP_FILL && how == BUSY)
 		answer(fd, q, ST_BUSY, NULL, 0);
 	else if (q->op == OP_STAT && how == NOT_HERE && q->body_len)

@@ -114,6 +114,8 @@ static void the_stores_errors_keep_their_meaning(void **state)
 		w.store.status = verdicts[i].store;
 		assert_int_equal(get_once(&w, &k, 0, BLOCK, 0, NULL, reason), verdicts[i].status);
 		assert_non_null(strstr(reason, "vol/chunks/0/0/5_0_262144"));
+		/* the one that somebody has to do something about */
+		assert_true(!strstr(reason, "renew ACCESS_KEY") == (verdicts[i].store != -EACCES));
 	}
 	end();
 }

@@ -333,9 +333,77 @@ static void fill_probe_and_drop(void **state)
 	waiter_wait(&g.wt);
 	assert_true(rd.status < 0);
 	req_free(rd.req);
-	get(&g, &k, 0, BLOCK, REQ_FILL, -ENOENT, VIA_NONE);
 	assert_int_equal(mem_gets(&g.w.store), 0);
 	group_stop(&g);
+}
+
+/* warm-up shows it to people, and a check must not take it for a block that is not there */
+static void fill_and_probe_without_an_owner_tell_why(void **state)
+{
+	static const uint32_t flag[] = {REQ_FILL, REQ_PROBE};
+	struct group g;
+	struct block_key k;
+	struct read rd;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	k = owned(&g, 0, 0);
+	behave(&g.d[0], BUSY);
+	behave(&g.d[1], BUSY);
+	read_go(&g.w, &g.wt, &rd, &k, 0, BLOCK, REQ_FILL);
+	waiter_wait(&g.wt);
+	assert_non_null(strstr(rd.req->reason, "127.0.0.1:"));
+	read_check(&rd, -EBUSY);
+	daemon_stop(&g.d[0]);
+	daemon_stop(&g.d[1]);
+	for (unsigned i = 0; i < 2 * ARRAY_LEN(flag); i++) {
+		read_go(&g.w, &g.wt, &rd, &k, 0, BLOCK, flag[i % 2]);
+		waiter_wait(&g.wt);
+		assert_non_null(strstr(rd.req->reason, "no daemon could be reached: 127.0.0.1:"));
+		read_check(&rd, -EHOSTDOWN);
+	}
+	cluster_view_set(&g.view, NULL);
+	read_go(&g.w, &g.wt, &rd, &k, 0, BLOCK, REQ_FILL);
+	waiter_wait(&g.wt);
+	assert_non_null(strstr(rd.req->reason, "no daemon could be reached"));
+	read_check(&rd, -EHOSTDOWN);
+	group_stop(&g);
+}
+
+static size_t pool_used(struct group *g)
+{
+	struct pool_stat st;
+
+	pool_stat(g->w.pool, &st);
+	return st.used;
+}
+
+/* his answer would come for seconds or minutes yet */
+static void the_loser_of_a_hedge_gives_its_memory_back_at_once(void **state)
+{
+	static const enum behaviour how[] = {HANG, FILL_FOR_EVER};
+	struct group g;
+	struct block_key k;
+	uint64_t start;
+
+	(void)state;
+	for (unsigned i = 0; i < ARRAY_LEN(how); i++) {
+		group_start(&g, PEER_OWNER, NULL, false, 32 * MIB);
+		k = owned(&g, 0, 0);
+		behave(&g.d[0], how[i]);
+		get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER);
+		assert_int_equal(counted(&g.d[0].gets), 1);
+		assert_int_equal(counted(&g.d[1].gets), 1);
+		start = clock_us();
+		req_env_drain(&g.w.env);
+		assert_true(clock_us() - start < 1000000);
+		assert_int_equal(pool_used(&g), 0);
+		/* its connection is in step all the same */
+		behave(&g.d[0], SERVE);
+		for (unsigned n = 0; n < 5; n++)
+			get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER);
+		group_stop(&g);
+	}
 }
 
 static void fill_leaves_an_owner_that_hangs(void **state)
@@ -573,6 +641,8 @@ int main(void)
 		cmocka_unit_test(damaged_answers_are_never_delivered_B01_B02_B09),
 		cmocka_unit_test(final_verdicts_are_final),
 		cmocka_unit_test(fill_probe_and_drop),
+		cmocka_unit_test(fill_and_probe_without_an_owner_tell_why),
+		cmocka_unit_test(the_loser_of_a_hedge_gives_its_memory_back_at_once),
 		cmocka_unit_test(fill_leaves_an_owner_that_hangs),
 		cmocka_unit_test(no_fill_asks_nobody),
 		cmocka_unit_test(without_memory_for_a_fork_the_request_goes_on),
