@@ -20,7 +20,6 @@
 enum { BLOCK = 1 << 20, WAIT_US = 20000000 };
 
 static struct secret good = {16, (uint8_t[]){"0123456789abcdef"}};
-static struct secret bad = {16, (uint8_t[]){"0123456789abcdeF"}};
 
 /* --- the daemon --- */
 
@@ -340,6 +339,60 @@ static inline int one_get(void (*script)(struct daemon *, int), bool local, uint
 	daemon_stop(&d);
 	t_free(&t);
 	return r;
+}
+
+/* --- scripts and calls that many tests use --- */
+
+static inline void serve(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	while (next(fd, &a)) {
+		if (a.f.op == OP_GET)
+			answer_get(fd, &a);
+		else
+			answer(fd, &a, ST_OK, NULL, 0);
+	}
+}
+
+static inline void never(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	if (__atomic_load_n(&d->accepted, __ATOMIC_SEQ_CST) > 1) {
+		serve(d, fd);
+		return;
+	}
+	while (next(fd, &a))
+		;
+}
+
+static inline void stat_call(struct tcall *t)
+{
+	memset(t, 0, sizeof(*t));
+	t->c.op = OP_STAT;
+	t->c.done = t_done;
+}
+
+static inline int setup(void **state)
+{
+	(void)state;
+	cond_init(&cond);
+	assert_int_equal(pool_new(16 * BLOCK, BLOCK, &pool), 0);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(loop_new("loop", &loops[i]), 0);
+	return 0;
+}
+
+static inline int teardown(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 2; i++)
+		loop_free(loops[i]);
+	pool_free(pool); /* asserts that every buffer is back */
+	cond_fini(&cond);
+	return 0;
 }
 
 #endif
