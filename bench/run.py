@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""make bench: the numbers of README and docs/performance.md. Each is a ratio of two things measured in the same run,
+"""make bench: the numbers of README. Each is a ratio of two things measured in the same run,
 since absolute numbers of a shared machine mean little. Stages: wire, read, meta (default: all). Prints tables;
 --json FILE keeps them."""
 import argparse
