@@ -339,10 +339,10 @@ static void ask_run(struct workq_job *job)
 	struct wslice *s = container_of(job, struct wslice, job);
 	struct wfile *f = s->f;
 	struct writer *w = f->w;
-	struct hash128 volume = meta_volume_id(w->conf.meta);
+	struct hash128 volume;
 	struct work k;
 	uint64_t id = 0;
-	int r = meta_new_slice(w->conf.meta, &id);
+	int r = meta_new_slice(w->conf.meta, &id, &volume);
 
 	work_init(&k);
 	if (r < 0)

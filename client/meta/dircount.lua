@@ -2,6 +2,10 @@
 -- A directory's statistics, counted anew.
 -- ARGV: inode, length, space, inodes (texts)
 -- -> 1, 0: it is gone
+local bad = stale()
+if bad then
+	return bad
+end
 if call('EXISTS', P .. 'i' .. ARGV[1]) == 0 then
 	return 0
 end

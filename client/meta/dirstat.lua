@@ -6,7 +6,7 @@ if old then
 	return old
 end
 local r, changed = {}, false
-for i = 4, #ARGV, 4 do
+for i = 4, #ARGV - 2, 4 do
 	if call('HEXISTS', P .. 'dirUsedSpace', ARGV[i]) == 1 then
 		for j, k in ipairs({ 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }) do
 			if ARGV[i + j] ~= '0' then

@@ -46,6 +46,8 @@ void meta_fini(struct meta *m);
 /* s takes the place of the setting; false: it is the caller's still (too many already) */
 bool meta_swap_setting(struct meta *m, struct setting *s);
 void meta_set_generation(struct meta *m, const struct generation *gen);
+void meta_set_generation_locked(struct meta *m, const struct generation *gen,
+				const struct hash128 *volume) REQUIRES(m->lock);
 
 /* open files of this client: counts, and which of them have no name any more */
 int open_ref(struct meta *m, uint64_t inode);

@@ -2,6 +2,10 @@
 -- The end of a session that holds nothing any more.
 -- ARGV: session, now (seconds) or ''
 -- -> 1, 0: it lives (its expiry is not before now)
+local bad = stale()
+if bad then
+	return bad
+end
 local ops, prefix = P .. '_ops', ARGV[1] .. '_'
 if ARGV[2] ~= '' then
 	local expiry = call('ZSCORE', P .. 'allSessions', ARGV[1])

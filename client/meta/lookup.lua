@@ -1,5 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: parent (text), name -> {entry, record or false}
+local bad = stale()
+if bad then
+	return bad
+end
 local e = call('HGET', P .. 'd' .. ARGV[1], ARGV[2])
 if not e then
 	return fail(ENOENT)

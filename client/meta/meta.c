@@ -35,6 +35,16 @@ static bool is_trash_root(uint64_t parent, const char *name)
 	return parent == INODE_ROOT && !strcmp(name, TRASH_NAME);
 }
 
+static int check_there(struct meta *m)
+{
+	bool gone;
+
+	mtx_lock(&m->lock);
+	gone = m->gone;
+	mtx_unlock(&m->lock);
+	return gone ? -EIO : 0;
+}
+
 static int check_writable(struct meta *m)
 {
 	int r = 0;
@@ -95,7 +105,9 @@ int meta_getattr(struct meta *m, uint64_t inode, struct attr *ret)
 	int r;
 
 	inode = rooted(inode);
-	r = m->ops->getattr(m, inode, ret);
+	r = check_there(m);
+	if (!r)
+		r = m->ops->getattr(m, inode, ret);
 	if (r == -ENOENT && (inode == INODE_ROOT || inode == INODE_TRASH)) {
 		synthetic_dir(inode, ret);
 		return 0;
@@ -132,6 +144,8 @@ int meta_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 	int r = check_name(name);
 
 	parent = rooted(parent);
+	if (!r)
+		r = check_there(m);
 	if (r)
 		return r;
 	if (is_dots(name))
@@ -255,12 +269,16 @@ int meta_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 
 int meta_readlink(struct meta *m, uint64_t inode, char **ret)
 {
-	return m->ops->readlink(m, inode, ret);
+	int r = check_there(m);
+
+	return r ? r : m->ops->readlink(m, inode, ret);
 }
 
 int meta_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret)
 {
-	return m->ops->readdir(m, rooted(inode), with_attr, ret);
+	int r = check_there(m);
+
+	return r ? r : m->ops->readdir(m, rooted(inode), with_attr, ret);
 }
 
 static int check_open(const struct attr *a, int flags)
@@ -281,10 +299,10 @@ int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flag
 {
 	struct chunk_list l;
 	bool last;
-	int r = 0;
+	int r = check_there(m);
 
 	inode = rooted(inode);
-	if ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC))
+	if (!r && ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC)))
 		r = check_writable(m);
 	/* counted before the engine looks, so that an unlink meanwhile knows of it */
 	if (!r)
@@ -319,9 +337,12 @@ int meta_close(struct meta *m, uint64_t inode)
 
 int meta_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret)
 {
+	int r;
+
 	if (n == 0 || n > 256 || index > UINT32_MAX - n)
 		return -EINVAL;
-	return m->ops->read(m, inode, index, n, ret);
+	r = check_there(m);
+	return r ? r : m->ops->read(m, inode, index, n, ret);
 }
 
 int meta_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
@@ -339,16 +360,18 @@ int meta_write(struct meta *m, uint64_t inode, uint32_t index, const struct slic
 	return m->ops->write(m, inode, index, s, mtime, ret);
 }
 
-int meta_new_slice(struct meta *m, uint64_t *ret)
+int meta_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume)
 {
 	int r = check_writable(m);
 
-	return r ? r : m->ops->new_slice(m, ret);
+	return r ? r : m->ops->new_slice(m, ret, ret_volume);
 }
 
 int meta_statfs(struct meta *m, struct meta_statfs *ret)
 {
-	return m->ops->statfs(m, ret);
+	int r = check_there(m);
+
+	return r ? r : m->ops->statfs(m, ret);
 }
 
 static int check_xattr_name(const char *name)
@@ -375,7 +398,8 @@ int meta_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, 
 		return r;
 	if (is_acl_name(name))
 		return -EOPNOTSUPP;
-	return m->ops->getxattr(m, rooted(inode), name, ret, ret_len);
+	r = check_there(m);
+	return r ? r : m->ops->getxattr(m, rooted(inode), name, ret, ret_len);
 }
 
 int meta_setxattr(struct meta *m, uint64_t inode, const char *name, const void *value, size_t len,
@@ -400,7 +424,9 @@ int meta_setxattr(struct meta *m, uint64_t inode, const char *name, const void *
 
 int meta_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len)
 {
-	return m->ops->listxattr(m, rooted(inode), ret, ret_len);
+	int r = check_there(m);
+
+	return r ? r : m->ops->listxattr(m, rooted(inode), ret, ret_len);
 }
 
 int meta_removexattr(struct meta *m, uint64_t inode, const char *name)

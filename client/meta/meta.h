@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The metadata engine: calls with answers. They block (on Redis), so they run in the meta workq, in
  * commands, or in threads of the engine, never in a FUSE or loop thread. Two engines:
- * meta_redis_*.c and meta_mem.c (tests). The wrappers in meta.c check names, permissions of the
- * trash, and limits, and keep what both share: open files, id pools, directory statistics, data to
- * delete.
+ * meta_redis_*.c and meta_mem*.c (tests). The wrappers in meta.c check arguments, the rules of the
+ * trash, and whether the volume may be written at all; engine.h has what both engines share.
  *
  * Errors are POSIX's, negative, with JuiceFS's meaning (docs/format.md §3.4, §3.5); -EIO after
- * meta_timeout; -EROFS on a read-only volume; -ESTALE (write only) the generation changed: drop
- * reserved ids and write again under new ones. */
+ * meta_timeout; -EROFS on a read-only volume; -ESTALE (write only) the generation changed since the
+ * slice's number was given: write again under a new one. Once the volume is gone from the database,
+ * or another one is there, everything answers -EIO. */
 #ifndef STOKE_CLIENT_META_META_H
 #define STOKE_CLIENT_META_META_H
 
@@ -29,6 +29,7 @@ struct meta_ctx {
 struct meta_conf {
 	bool read_only;
 	uint64_t timeout_us;	    /* --meta-timeout */
+	uint64_t data_timeout_us;   /* of read, write and new_slice; 0: 5 minutes or timeout_us */
 	uint64_t heartbeat_us;	    /* 12 s */
 	uint64_t skip_dir_mtime_us; /* 100 ms */
 	const char *subdir;	    /* NULL; anything else is refused with -EOPNOTSUPP */
@@ -44,9 +45,11 @@ struct meta_entry {
 	size_t name_len;
 	const char *name;
 };
-/* slices of one chunk with the attributes they belong to, read in one step */
+/* slices of one chunk with the attributes they belong to, read in one step; volume: the id that
+ * their blocks have */
 struct chunk_list {
 	uint32_t index;
+	struct hash128 volume;
 	struct attr attr;
 	size_t n;
 	struct slice *slices;
@@ -105,10 +108,12 @@ struct meta_ops {
 	/* lists of chunks [index, index + n), n <= 256; ret has room for n */
 	int (*read)(struct meta *m, uint64_t inode, uint32_t index, uint32_t n,
 		    struct chunk_list *ret);
-	/* commits a slice whose blocks are stored; mtime: of the last write in it */
+	/* commits a slice whose blocks are stored; mtime: of the last write in it. -ESTALE: the
+	 * volume is not the one that new_slice gave with the slice's number any more */
 	int (*write)(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
 		     struct time_ns mtime, struct attr *ret);
-	int (*new_slice)(struct meta *m, uint64_t *ret);
+	/* a number that no slice has yet, and the id of the volume that its blocks belong to */
+	int (*new_slice)(struct meta *m, uint64_t *ret, struct hash128 *ret_volume);
 	int (*statfs)(struct meta *m, struct meta_statfs *ret);
 	/* value freed by the caller; list: names with their NULs */
 	int (*getxattr)(struct meta *m, uint64_t inode, const char *name, char **ret,
@@ -148,13 +153,16 @@ void meta_free(struct meta *m);
 
 const struct setting *meta_setting(const struct meta *m);
 struct hash128 meta_volume_id(struct meta *m); /* moves when the generation does */
-/* false: read-only mount of a volume without `_gen`: use no group */
+/* false: read-only mount of a volume without `_gen`: use no group. When a loaded volume has lost its
+ * `_gen`, a read-only mount goes on under an id of its own, that no cache knows, until there is a
+ * new one */
 bool meta_has_generation(const struct meta *m);
 struct redis *meta_redis(struct meta *m); /* NULL for memory */
 uint64_t meta_session_id(const struct meta *m);
 void meta_set_delete(struct meta *m, meta_delete_fn *fn, void *arg);
-/* called (from the heartbeat thread) when the volume id moved or the volume is gone (gone: writes
- * fail with -EIO from now on) */
+/* called when the volume id moved or the volume is gone (gone: everything fails with -EIO from now
+ * on), by whichever thread found out: the heartbeat's, or one in an operation, before that
+ * returns */
 void meta_set_changed(struct meta *m, void (*fn)(void *arg, bool gone), void *arg);
 
 /* JuiceFS's and ours: sessions of the volume as a JSON array, for status */
@@ -199,7 +207,7 @@ int meta_close(struct meta *m, uint64_t inode);
 int meta_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret);
 int meta_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
 	       struct time_ns mtime, struct attr *ret);
-int meta_new_slice(struct meta *m, uint64_t *ret);
+int meta_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume);
 int meta_statfs(struct meta *m, struct meta_statfs *ret);
 int meta_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, size_t *ret_len);
 int meta_setxattr(struct meta *m, uint64_t inode, const char *name, const void *value, size_t len,

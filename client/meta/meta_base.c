@@ -58,14 +58,20 @@ bool meta_swap_setting(struct meta *m, struct setting *s)
 	return ok;
 }
 
+void meta_set_generation_locked(struct meta *m, const struct generation *gen,
+				const struct hash128 *volume)
+{
+	m->gen = *gen;
+	m->has_gen = true;
+	m->volume = *volume;
+}
+
 void meta_set_generation(struct meta *m, const struct generation *gen)
 {
 	struct hash128 id = volume_id(m->setting->uuid, gen);
 
 	mtx_lock(&m->lock);
-	m->gen = *gen;
-	m->has_gen = true;
-	m->volume = id;
+	meta_set_generation_locked(m, gen, &id);
 	mtx_unlock(&m->lock);
 }
 

@@ -97,7 +97,7 @@ int mem_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags
 int mem_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret);
 int mem_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
 	      struct time_ns mtime, struct attr *ret);
-int mem_new_slice(struct meta *m, uint64_t *ret);
+int mem_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume);
 
 int mem_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned set,
 		const struct attr *want, struct attr *ret);

@@ -67,6 +67,7 @@ int mem_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct 
 {
 	struct meta_mem *mm = mem_engine(m);
 	struct mem_inode *i;
+	struct hash128 volume = meta_volume_id(m);
 	uint32_t k;
 	int r = -ENOENT;
 
@@ -76,6 +77,7 @@ int mem_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct 
 		r = chunk_copy(i, index + k, &ret[k]);
 		if (r)
 			break;
+		ret[k].volume = volume;
 	}
 	mtx_unlock(&mm->lock);
 	while (r && k-- > 0)
@@ -173,12 +175,13 @@ int mem_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice
 	return r;
 }
 
-int mem_new_slice(struct meta *m, uint64_t *ret)
+int mem_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume)
 {
 	struct meta_mem *mm = mem_engine(m);
 
 	mtx_lock(&mm->lock);
 	*ret = mm->next_slice++;
 	mtx_unlock(&mm->lock);
+	*ret_volume = meta_volume_id(m);
 	return 0;
 }

@@ -35,6 +35,7 @@ LUA(leave);
 LUA(sweep);
 LUA(gate);
 LUA(unlock);
+LUA(counter);
 
 static const struct {
 	const char *name, *body;
@@ -61,6 +62,7 @@ static const struct {
 	[SC_SWEEP] = {"sweep", lua_sweep, false},
 	[SC_GATE] = {"gate", lua_gate, false},
 	[SC_UNLOCK] = {"unlock", lua_unlock, false},
+	[SC_COUNTER] = {"counter", lua_counter, false},
 };
 
 static void redis_free_engine(struct meta *m);
@@ -209,6 +211,8 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	}
 	if (!c.timeout_us)
 		c.timeout_us = 30 * 1000000;
+	if (!c.data_timeout_us)
+		c.data_timeout_us = MAX(c.timeout_us, UINT64_C(300) * 1000000);
 	if (!c.heartbeat_us)
 		c.heartbeat_us = 12 * 1000000;
 	mr = calloc(1, sizeof(*mr));

@@ -31,6 +31,7 @@ enum script {
 	SC_SWEEP,
 	SC_GATE,
 	SC_UNLOCK,
+	SC_COUNTER,
 	SC_COUNT,
 	/* not scripts, but counted like them */
 	OP_GETATTR = SC_COUNT,
@@ -41,13 +42,15 @@ enum script {
 enum {
 	SLOTS = 64,	/* changing operations at once */
 	SEQ_LEN = 24,	/* the length of an operation's number in _ops */
-	ARGS_MAX = 416, /* keys and arguments of a script */
+	ARGS_MAX = 416, /* keys and arguments of a script, without the two that all end with */
 	INODE_BATCH = 1024,
 	SLICE_BATCH = 4096,
 	STAT_BATCH = 100,
 	DIRS_MAX = 16384, /* directories with statistics to flush */
 	DELETES_MAX = 65536,
 	DELETE_THREADS = 4,
+	UUID_TEXT = 36,
+	MARK_TRIES = 3, /* so often may the volume move under one operation */
 };
 
 /* numbers handed out one by one, reserved in batches */
@@ -71,8 +74,11 @@ struct meta_redis {
 	uint64_t seq;
 	struct cond slot_free, pool_filled, wake;
 	struct id_pool inodes, slices;
-	uint64_t highest_slice; /* ever seen */
-	struct hashmap dirs;	/* struct dir_delta by inode */
+	/* nextchunk as it was seen: numbers up to it were handed out, so it never falls. Records of
+	 * slices tell nothing about it: one that is damaged must not rotate the generation */
+	uint64_t highest_slice;
+	uint64_t old_slices; /* numbers up to it that we reserved were of another generation */
+	struct hashmap dirs; /* struct dir_delta by inode */
 	bool stopping;
 
 	char *session_json;
@@ -82,10 +88,18 @@ struct meta_redis {
 	uint64_t delete_until_us; /* stopping: deletes give up then; relaxed atomic, 0: none */
 };
 
+/* What an operation knows the volume by, and sends: its answer is of that volume, or -ESTALE. */
+struct mark {
+	char id[UUID_TEXT]; /* the generation, or the UUID where there is none */
+	size_t id_len;
+	uint64_t highest_slice;
+	struct hash128 volume;
+};
+
 struct args {
 	int n;
-	const char *v[ARGS_MAX];
-	size_t len[ARGS_MAX];
+	const char *v[ARGS_MAX + 2];
+	size_t len[ARGS_MAX + 2];
 	unsigned used;
 	char scratch[1024];
 	struct time_ns now;
@@ -111,12 +125,26 @@ void op_end(struct meta_redis *mr, struct args *a);
 uint64_t op_deadline(const struct meta_redis *mr);
 /* what the network or the server did becomes -EIO; answers of scripts stay */
 int op_error(int r);
-/* runs a script over the operations' connections */
-int op_eval(struct meta_redis *mr, enum script s, const struct args *a, struct redis_reply **ret);
+/* for data: readers and writers wait longer than those who look for names */
+uint64_t data_deadline(const struct meta_redis *mr);
+
+/* -EIO: the volume is gone */
+int mark_take(struct meta_redis *mr, struct mark *ret);
+/* gen, setting: what the database says now */
+bool mark_fits(const struct mark *k, const struct redis_reply *gen,
+	       const struct redis_reply *setting);
+/* runs a script once, over the operations' connections; -ESTALE: the volume is not the mark's */
+int op_eval_once(struct meta_redis *mr, enum script s, struct args *a, uint64_t deadline_us,
+		 const struct mark *k, struct redis_reply **ret);
+/* with the volume as it is now: -EIO when it is gone or does not come to rest */
+int op_eval_until(struct meta_redis *mr, enum script s, struct args *a, uint64_t deadline_us,
+		  struct mark *ret_mark, struct redis_reply **ret);
+int op_eval(struct meta_redis *mr, enum script s, struct args *a, struct redis_reply **ret);
 /* a command that may be done twice, its words given */
 int op_cmdv(struct meta_redis *mr, int argc, const char **argv, const size_t *lens,
 	    struct redis_reply **ret);
-int own_eval(struct meta_redis *mr, enum script s, const struct args *a, uint64_t deadline_us,
+/* over the engine's own connections; errors of the network stay */
+int own_eval(struct meta_redis *mr, enum script s, struct args *a, uint64_t deadline_us,
 	     struct redis_reply **ret);
 
 /* parts of replies; -EIO when they are not what the script says */
@@ -124,14 +152,14 @@ int reply_attr(const struct redis_reply *r, struct attr *ret);
 int reply_be64(const struct redis_reply *r, uint64_t *ret);
 bool reply_is(const struct redis_reply *r, const char *text);
 
-/* a number from a pool; batch of the counter (key without prefix) when it is empty. -ESTALE: slice
- * numbers came that were there before */
-int id_pool_take(struct meta_redis *mr, struct id_pool *pool, const char *counter, uint64_t batch,
-		 uint64_t *ret);
-void slice_seen(struct meta_redis *mr, uint64_t id);
-/* reserved slice numbers are dropped, and the generation is looked at (and changed, if the database
- * went back): a heartbeat, now */
-int generation_check(struct meta_redis *mr, uint64_t deadline_us);
+/* a number from a pool (of which a batch is taken when it is empty), and the volume it is of */
+int id_pool_take(struct meta_redis *mr, struct id_pool *pool, uint64_t *ret,
+		 struct hash128 *ret_volume);
+/* nextchunk, as a script answered it */
+void nextchunk_seen(struct meta_redis *mr, const struct redis_reply *text);
+/* An operation was refused: unless the volume moved since k was taken, it is looked at (and its
+ * generation changed, if the database went back): a heartbeat, now. */
+int generation_check(struct meta_redis *mr, const struct mark *k, uint64_t deadline_us);
 
 /* what removal scripts answer */
 struct removed {
@@ -200,7 +228,7 @@ int redis_close(struct meta *m, uint64_t inode);
 int redis_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret);
 int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
 		struct time_ns mtime, struct attr *ret);
-int redis_new_slice(struct meta *m, uint64_t *ret);
+int redis_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume);
 /* meta_redis_truncate.c */
 int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
 		   bool through_handle, struct attr *ret);

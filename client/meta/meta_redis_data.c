@@ -5,12 +5,10 @@
 
 #include "common/log.h"
 
-static int reply_slices(struct meta_redis *mr, const struct redis_reply *list,
-			struct chunk_list *ret)
+static int reply_slices(const struct redis_reply *list, struct chunk_list *ret)
 {
 	size_t n = reply_len(list), len;
 	struct slice *s = calloc(n + 1, sizeof(*s));
-	uint64_t highest = 0;
 	const char *p;
 
 	if (!s)
@@ -21,19 +19,18 @@ static int reply_slices(struct meta_redis *mr, const struct redis_reply *list,
 			free(s);
 			return -EIO;
 		}
-		highest = MAX(highest, s[i].id);
 	}
-	slice_seen(mr, highest);
 	ret->n = n;
 	ret->slices = s;
 	return 0;
 }
 
 static int read_lists(struct meta_redis *mr, uint64_t inode, uint32_t index, uint32_t n,
-		      struct chunk_list *ret)
+		      uint64_t deadline_us, struct chunk_list *ret)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
+	struct mark k;
 	struct attr a;
 	int r;
 
@@ -41,16 +38,17 @@ static int read_lists(struct meta_redis *mr, uint64_t inode, uint32_t index, uin
 	args_u64(&args, inode);
 	args_u64(&args, index);
 	args_u64(&args, n);
-	r = op_eval(mr, SC_READ, &args, &reply);
+	r = op_eval_until(mr, SC_READ, &args, deadline_us, &k, &reply);
 	if (!r)
 		r = reply_attr(reply_at(reply, 0), &a);
 	if (r)
 		return r;
+	nextchunk_seen(mr, reply_at(reply, 1));
 	for (uint32_t i = 0; i < n; i++) {
-		const struct redis_reply *list = reply_at(reply, 1 + (size_t)i);
+		const struct redis_reply *list = reply_at(reply, 2 + (size_t)i);
 
-		ret[i] = (struct chunk_list){.index = index + i, .attr = a};
-		r = list ? reply_slices(mr, list, &ret[i]) : 0;
+		ret[i] = (struct chunk_list){.index = index + i, .volume = k.volume, .attr = a};
+		r = list ? reply_slices(list, &ret[i]) : 0;
 		if (r) {
 			while (i-- > 0)
 				chunk_list_fini(&ret[i]);
@@ -63,8 +61,9 @@ static int read_lists(struct meta_redis *mr, uint64_t inode, uint32_t index, uin
 int redis_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags,
 	       struct chunk_list *ret)
 {
+	struct meta_redis *mr = redis_engine(m);
 	struct chunk_list l;
-	int r = read_lists(redis_engine(m), inode, 0, 1, &l);
+	int r = read_lists(mr, inode, 0, 1, op_deadline(mr), &l);
 
 	(void)c;
 	(void)flags;
@@ -75,7 +74,9 @@ int redis_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int fla
 
 int redis_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret)
 {
-	return read_lists(redis_engine(m), inode, index, n, ret);
+	struct meta_redis *mr = redis_engine(m);
+
+	return read_lists(mr, inode, index, n, data_deadline(mr), ret);
 }
 
 int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode)
@@ -104,20 +105,27 @@ int redis_close(struct meta *m, uint64_t inode)
 	return sustained_delete(redis_engine(m), m->session, inode);
 }
 
-int redis_new_slice(struct meta *m, uint64_t *ret)
+int redis_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume)
 {
 	struct meta_redis *mr = redis_engine(m);
-	int r;
 
-	for (int i = 0; i < 3; i++) {
-		r = id_pool_take(mr, &mr->slices, "nextchunk", SLICE_BATCH, ret);
-		if (r != -ESTALE)
-			return r;
-		r = generation_check(mr, op_deadline(mr));
-		if (r)
-			return op_error(r);
-	}
-	return -EIO;
+	return id_pool_take(mr, &mr->slices, ret, ret_volume);
+}
+
+/* the volume that the slice's number is of; -ESTALE: there is another one by now */
+static int slice_mark(struct meta_redis *mr, const struct slice *s, struct mark *ret)
+{
+	bool old;
+	int r = mark_take(mr, ret);
+
+	if (r)
+		return r;
+	mtx_lock(&mr->base.lock);
+	old = s->id && s->id <= mr->old_slices;
+	mtx_unlock(&mr->base.lock);
+	/* moved after the mark was taken: the script will say so */
+	ret->highest_slice = MAX(ret->highest_slice, s->id);
+	return old ? -ESTALE : 0;
 }
 
 int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
@@ -125,18 +133,17 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	uint64_t capacity, inodes, before;
-	struct generation gen;
+	uint64_t capacity, inodes, before, deadline = data_deadline(mr);
 	uint8_t record[SLICE_LEN];
 	struct args args;
+	struct mark k;
 	struct attr a;
 	bool stats;
-	int r;
+	int r = slice_mark(mr, s, &k);
 
+	if (r)
+		return r;
 	meta_limits(m, &capacity, &inodes, &stats);
-	mtx_lock(&m->lock);
-	gen = m->gen;
-	mtx_unlock(&m->lock);
 	slice_encode(s, record);
 	args_init(&args, mr);
 	op_begin(mr, &args);
@@ -145,19 +152,17 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 	args_bytes(&args, record, sizeof(record));
 	args_be64(&args, ((uint64_t)index << CHUNK_BITS) + s->pos + s->len);
 	args_time(&args, mtime);
-	args_bytes(&args, gen.b, sizeof(gen.b));
 	args_u64(&args, capacity);
-	r = op_eval(mr, SC_WRITE, &args, &reply);
+	r = op_eval_once(mr, SC_WRITE, &args, deadline, &k, &reply);
 	op_end(mr, &args);
 	if (r == -ESTALE)
-		(void)generation_check(mr, op_deadline(mr)); /* else the next beat does it */
+		(void)generation_check(mr, &k, deadline); /* else the next operation does it */
 	if (!r)
 		r = reply_attr(reply_at(reply, 0), &a);
 	if (!r)
 		r = reply_be64(reply_at(reply, 2), &before);
 	if (r)
 		return r;
-	slice_seen(mr, s->id);
 	stat_resized(mr, inode, &a, before);
 	*ret = a;
 	return 0;

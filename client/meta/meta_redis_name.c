@@ -4,6 +4,8 @@
 
 #include <inttypes.h>
 
+enum { MKNOD_TRIES = 3 };
+
 static int reply_entry(const struct redis_reply *r, uint8_t *ret_type, uint64_t *ret_inode)
 {
 	size_t n;
@@ -47,16 +49,18 @@ int redis_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 	return 0;
 }
 
-int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
-		uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
-		uint64_t *ret, struct attr *ret_attr)
+/* -EAGAIN: something has the number that we reserved; we reserve others */
+static int mknod_once(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		      uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev,
+		      const char *target, uint64_t *ret, struct attr *ret_attr)
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	uint64_t inode, capacity, inodes;
+	struct hash128 volume;
 	struct args args;
 	bool stats;
-	int r = id_pool_take(mr, &mr->inodes, "nextinode", INODE_BATCH, &inode);
+	int r = id_pool_take(mr, &mr->inodes, &inode, &volume);
 
 	if (r)
 		return r;
@@ -78,6 +82,12 @@ int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 	args_u64(&args, inodes);
 	r = op_eval(mr, SC_MKNOD, &args, &reply);
 	op_end(mr, &args);
+	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL) {
+		mtx_lock(&m->lock);
+		mr->inodes.next = mr->inodes.end;
+		mtx_unlock(&m->lock);
+		return -EAGAIN;
+	}
 	if (!r)
 		r = reply_attr(reply_at(reply, 0), ret_attr);
 	if (r)
@@ -85,6 +95,17 @@ int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 	stat_add(mr, parent, 0, 4096, 1);
 	*ret = inode;
 	return 0;
+}
+
+int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
+		uint64_t *ret, struct attr *ret_attr)
+{
+	int r = -EAGAIN;
+
+	for (int i = 0; i < MKNOD_TRIES && r == -EAGAIN; i++)
+		r = mknod_once(m, c, parent, name, type, mode, umask, rdev, target, ret, ret_attr);
+	return op_error(r);
 }
 
 int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t parent,

@@ -111,6 +111,11 @@ uint64_t op_deadline(const struct meta_redis *mr)
 	return clock_us() + mr->base.conf.timeout_us;
 }
 
+uint64_t data_deadline(const struct meta_redis *mr)
+{
+	return clock_us() + mr->base.conf.data_timeout_us;
+}
+
 int op_error(int r)
 {
 	switch (r) {
@@ -130,22 +135,105 @@ int op_error(int r)
 	}
 }
 
-int op_eval(struct meta_redis *mr, enum script s, const struct args *a, struct redis_reply **ret)
+int mark_take(struct meta_redis *mr, struct mark *ret)
 {
-	const char **v = (const char **)(uintptr_t)a->v;
-	uint64_t begin = clock_us();
-	int r = redis_eval(mr->redis, op_deadline(mr), &mr->scripts[s], 1, a->n, v, a->len, ret);
+	struct meta *m = &mr->base;
+	struct mark k = {.id_len = UUID_TEXT};
+	bool gone;
 
-	metric_observe_us(mr->seconds[s], clock_us() - begin);
-	return op_error(r);
+	mtx_lock(&m->lock);
+	gone = m->gone;
+	memcpy(k.id, m->setting->uuid, UUID_TEXT); /* a setting's successor has the same */
+	if (m->has_gen) {
+		k.id_len = sizeof(m->gen.b);
+		memcpy(k.id, m->gen.b, sizeof(m->gen.b));
+	}
+	k.volume = m->volume;
+	/* who cannot repair a database that went back does not look for it */
+	k.highest_slice = m->conf.read_only ? 0 : mr->highest_slice;
+	mtx_unlock(&m->lock);
+	if (gone)
+		return -EIO;
+	*ret = k;
+	return 0;
 }
 
-int own_eval(struct meta_redis *mr, enum script s, const struct args *a, uint64_t deadline_us,
-	     struct redis_reply **ret)
+bool mark_fits(const struct mark *k, const struct redis_reply *gen,
+	       const struct redis_reply *setting)
+{
+	size_t n;
+	const char *p = reply_text(gen, &n);
+
+	if (p || k->id_len != UUID_TEXT)
+		return p && n == k->id_len && !memcmp(p, k->id, n);
+	p = reply_text(setting, &n);
+	return p && memmem(p, n, k->id, k->id_len);
+}
+
+static int eval(struct meta_redis *mr, struct redis *redis, enum script s, struct args *a,
+		uint64_t deadline_us, const struct mark *k, struct redis_reply **ret)
 {
 	const char **v = (const char **)(uintptr_t)a->v;
+	char highest[21];
+	uint64_t begin = clock_us();
+	int n = a->n, r;
 
-	return redis_eval(mr->own_redis, deadline_us, &mr->scripts[s], 1, a->n, v, a->len, ret);
+	a->v[n] = highest;
+	a->len[n++] = (size_t)snprintf(highest, sizeof(highest), "%" PRIu64, k->highest_slice);
+	a->v[n] = k->id;
+	a->len[n++] = k->id_len;
+	r = redis_eval(redis, deadline_us, &mr->scripts[s], 1, n, v, a->len, ret);
+	metric_observe_us(mr->seconds[s], clock_us() - begin);
+	return r;
+}
+
+/* until the mark is the volume's */
+static int eval_marked(struct meta_redis *mr, struct redis *redis, enum script s, struct args *a,
+		       uint64_t deadline_us, struct mark *ret_mark, struct redis_reply **ret)
+{
+	for (int i = 0; i < MARK_TRIES; i++) {
+		struct mark k;
+		int r = mark_take(mr, &k);
+
+		if (r)
+			return r;
+		r = eval(mr, redis, s, a, deadline_us, &k, ret);
+		if (r != -ESTALE) {
+			*ret_mark = k;
+			return r;
+		}
+		r = generation_check(mr, &k, deadline_us);
+		if (r)
+			return r;
+	}
+	return -EIO;
+}
+
+int op_eval_once(struct meta_redis *mr, enum script s, struct args *a, uint64_t deadline_us,
+		 const struct mark *k, struct redis_reply **ret)
+{
+	return op_error(eval(mr, mr->redis, s, a, deadline_us, k, ret));
+}
+
+int op_eval_until(struct meta_redis *mr, enum script s, struct args *a, uint64_t deadline_us,
+		  struct mark *ret_mark, struct redis_reply **ret)
+{
+	return op_error(eval_marked(mr, mr->redis, s, a, deadline_us, ret_mark, ret));
+}
+
+int op_eval(struct meta_redis *mr, enum script s, struct args *a, struct redis_reply **ret)
+{
+	struct mark k;
+
+	return op_eval_until(mr, s, a, op_deadline(mr), &k, ret);
+}
+
+int own_eval(struct meta_redis *mr, enum script s, struct args *a, uint64_t deadline_us,
+	     struct redis_reply **ret)
+{
+	struct mark k;
+
+	return eval_marked(mr, mr->own_redis, s, a, deadline_us, &k, ret);
 }
 
 int op_cmdv(struct meta_redis *mr, int argc, const char **argv, const size_t *lens,
@@ -197,75 +285,94 @@ bool reply_is(const struct redis_reply *r, const char *text)
 	return p && n == strlen(text) && !memcmp(p, text, n);
 }
 
-static int counter_take(struct meta_redis *mr, const char *counter, uint64_t batch, uint64_t *ret)
+static int counter_take(struct meta_redis *mr, bool slices, struct mark *ret_mark, uint64_t *ret)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	uint64_t batch = slices ? SLICE_BATCH : INODE_BATCH;
+	struct args args;
 	int r;
 
-	/* a batch that is taken twice, because the answer was lost, leaves a gap and no harm */
-	r = redis_once(mr->redis, op_deadline(mr), &reply, "INCRBY %s%s %llu", mr->prefix, counter,
-		       (unsigned long long)batch);
+	args_init(&args, mr);
+	args_text(&args, slices ? "nextchunk" : "nextinode");
+	args_u64(&args, batch);
+	r = op_eval_until(mr, SC_COUNTER, &args, slices ? data_deadline(mr) : op_deadline(mr),
+			  ret_mark, &reply);
 	if (r)
-		return op_error(r);
-	if (reply_type(reply) != REDIS_INT || reply_int(reply) < (int64_t)batch)
+		return r;
+	if (reply_int(reply) < (int64_t)batch)
 		return -EIO;
 	*ret = (uint64_t)reply_int(reply);
 	return 0;
 }
 
-static bool pool_next_locked(struct id_pool *pool, uint64_t *ret)
+static bool pool_next_locked(struct meta_redis *mr, struct id_pool *pool, uint64_t *ret,
+			     struct hash128 *ret_volume) REQUIRES(mr->base.lock)
 {
 	if (pool->next >= pool->end)
 		return false;
 	*ret = pool->next++;
+	*ret_volume = mr->base.volume; /* pools are emptied when it moves */
 	return true;
 }
 
-int id_pool_take(struct meta_redis *mr, struct id_pool *pool, const char *counter, uint64_t batch,
-		 uint64_t *ret)
+static void pool_fill_locked(struct meta_redis *mr, struct id_pool *pool, const struct mark *k,
+			     uint64_t last) REQUIRES(mr->base.lock)
 {
-	struct mtx *lock = &mr->base.lock;
-	uint64_t last = 0, got = 0;
-	bool slices = pool == &mr->slices, have;
-	int r;
+	bool slices = pool == &mr->slices;
 
-	mtx_lock(lock);
-	while (!(have = pool_next_locked(pool, &got)) && pool->filling)
-		cond_wait(&mr->pool_filled, lock);
-	if (!have)
-		pool->filling = true; /* one thread asks, the others wait for it */
-	mtx_unlock(lock);
-	if (have) {
-		*ret = got;
-		return 0;
-	}
-	r = counter_take(mr, counter, batch, &last);
-	mtx_lock(lock);
-	pool->filling = false;
-	if (!r && slices && last < mr->highest_slice)
-		r = -ESTALE;
-	if (!r) {
-		/* number 1 is the root's; numbers of slices begin at 1 */
-		pool->next = last - batch + 1;
-		if (slices)
-			mr->highest_slice = last;
-		else if (pool->next <= INODE_ROOT)
-			pool->next = INODE_ROOT + 1;
-		pool->end = last + 1;
-		pool_next_locked(pool, &got);
-	}
-	cond_broadcast(&mr->pool_filled);
-	mtx_unlock(lock);
-	if (!r)
-		*ret = got;
-	return r;
+	if (slices)
+		mr->highest_slice = MAX(mr->highest_slice, last);
+	if (memcmp(k->volume.b, mr->base.volume.b, sizeof(k->volume.b)) != 0)
+		return; /* it moved: these are of the old one */
+	pool->next = last - (slices ? SLICE_BATCH : INODE_BATCH) + 1;
+	/* number 1 is the root's; numbers of slices begin at 1 */
+	if (!slices && pool->next <= INODE_ROOT)
+		pool->next = INODE_ROOT + 1;
+	pool->end = last + 1;
 }
 
-void slice_seen(struct meta_redis *mr, uint64_t id)
+int id_pool_take(struct meta_redis *mr, struct id_pool *pool, uint64_t *ret,
+		 struct hash128 *ret_volume)
 {
+	struct mtx *lock = &mr->base.lock;
+	struct hash128 volume = {{0}};
+	uint64_t last = 0, got = 0;
+	struct mark k;
+	bool have;
+	int r = 0;
+
+	for (int i = 0; i < MARK_TRIES && !r; i++) {
+		mtx_lock(lock);
+		while (!(have = pool_next_locked(mr, pool, &got, &volume)) && pool->filling)
+			cond_wait(&mr->pool_filled, lock);
+		if (!have)
+			pool->filling = true; /* one thread asks, the others wait for it */
+		mtx_unlock(lock);
+		if (!have) {
+			r = counter_take(mr, pool == &mr->slices, &k, &last);
+			mtx_lock(lock);
+			pool->filling = false;
+			if (!r)
+				pool_fill_locked(mr, pool, &k, last);
+			have = pool_next_locked(mr, pool, &got, &volume);
+			cond_broadcast(&mr->pool_filled);
+			mtx_unlock(lock);
+		}
+		if (have) {
+			*ret = got;
+			*ret_volume = volume;
+			return 0;
+		}
+	}
+	return r ? r : -EIO;
+}
+
+void nextchunk_seen(struct meta_redis *mr, const struct redis_reply *text)
+{
+	int64_t v = reply_int(text);
+
 	mtx_lock(&mr->base.lock);
-	/* a damaged record must not eat up the numbers there are */
-	if (id > mr->highest_slice && id < UINT64_C(1) << 62)
-		mr->highest_slice = id;
+	if (v > 0)
+		mr->highest_slice = MAX(mr->highest_slice, (uint64_t)v);
 	mtx_unlock(&mr->base.lock);
 }

@@ -2,13 +2,13 @@
 /* The session of a mount: registered, kept alive, ended; and, with each sign of life, what changed
  * in the volume: its setting, its generation, its being there at all. Thread: one for the
  * heartbeat, over connections that operations never use. A read-only mount has no session and only
- * looks.
+ * looks. An operation that was refused because the volume is not what it was does the same at once.
  *
  *	state		what makes it
  *	alive		start; each beat
  *	refuse_writes	the setting or a quota turned up that we do not handle: changes answer EROFS
  *			until the next mount
- *	gone		no setting, or another UUID: changes answer EIO until the next mount */
+ *	gone		no setting, or another UUID: everything answers EIO until the next mount */
 #include "client/meta/meta_redis.h"
 
 #include <arpa/inet.h>
@@ -88,7 +88,7 @@ static void volume_gone(struct meta *m, const char *why)
 	mtx_unlock(&m->lock);
 	if (!first)
 		return;
-	log_error("%s: nothing more is written", why);
+	log_error("%s: nothing more is read or written", why);
 	if (m->changed)
 		m->changed(m->changed_arg, true);
 }
@@ -106,7 +106,8 @@ static void refuse_writes(struct meta *m, const char *why)
 			  why);
 }
 
-static void take_setting(struct meta_redis *mr, const char *text, size_t n)
+/* false: it is another volume's */
+static bool take_setting(struct meta_redis *mr, const char *text, size_t n)
 {
 	_cleanup_(str_fini) struct str why = STR_INIT, err = STR_INIT;
 	_cleanup_(setting_freep) struct setting *s = NULL;
@@ -116,41 +117,77 @@ static void take_setting(struct meta_redis *mr, const char *text, size_t n)
 	unsigned quiet;
 
 	if (strlen(old->text) == n && !memcmp(old->text, text, n))
-		return;
+		return true;
 	if (setting_parse(text, n, &s, &err)) {
 		if (log_rate_ok(&rate, 60 * 1000000, &quiet))
 			log_warn("the volume's setting changed and cannot be read: %s",
 				 str_c(&err));
-		return;
+		return memmem(text, n, old->uuid, strlen(old->uuid));
 	}
 	if (strcmp(old->uuid, s->uuid) != 0) {
 		volume_gone(m, "another volume took this one's place");
-		return;
+		return false;
 	}
 	if (!m->conf.read_only && setting_check(s, false, &why))
 		refuse_writes(m, str_c(&why));
 	if (meta_swap_setting(m, s))
 		s = NULL;
+	return true;
+}
+
+/* numbers that were reserved are of another volume now */
+static void pools_drop_locked(struct meta_redis *mr) REQUIRES(mr->base.lock)
+{
+	mr->slices.next = mr->slices.end;
+	mr->inodes.next = mr->inodes.end;
+	mr->old_slices = mr->highest_slice; /* those that will come are above it */
 }
 
 static void take_generation(struct meta_redis *mr, const char *p, size_t n)
 {
 	struct meta *m = &mr->base;
 	struct generation gen;
-	bool same;
+	struct hash128 volume;
+	bool same, first;
 
 	if (n != sizeof(gen.b))
 		return;
 	memcpy(gen.b, p, n);
+	volume = volume_id(meta_setting(m)->uuid, &gen);
 	mtx_lock(&m->lock);
+	first = !m->has_gen;
 	same = m->has_gen && !memcmp(m->gen.b, gen.b, n);
-	if (!same)
-		mr->slices = (struct id_pool){.filling = mr->slices.filling};
+	if (!same) {
+		pools_drop_locked(mr);
+		meta_set_generation_locked(m, &gen, &volume);
+	}
 	mtx_unlock(&m->lock);
 	if (same)
 		return;
-	meta_set_generation(m, &gen);
-	log_warn("the volume's database went back or was loaded again: caches start empty");
+	if (!first)
+		log_warn("the volume's database went back or was loaded again: caches start empty");
+	if (m->changed)
+		m->changed(m->changed_arg, false);
+}
+
+/* a mount that writes nothing cannot give the volume another one */
+static void lose_generation(struct meta_redis *mr)
+{
+	struct meta *m = &mr->base;
+	struct hash128 volume;
+	bool had;
+
+	crypt_random(volume.b, sizeof(volume.b));
+	mtx_lock(&m->lock);
+	had = m->has_gen;
+	m->has_gen = false;
+	if (had)
+		m->volume = volume; /* nobody's: what caches hold was of the old one */
+	mtx_unlock(&m->lock);
+	if (!had)
+		return;
+	log_warn("the volume's database was loaded again: read without the group until somebody "
+		 "mounts it for writing");
 	if (m->changed)
 		m->changed(m->changed_arg, false);
 }
@@ -165,10 +202,13 @@ static void take_beat(struct meta_redis *mr, const struct redis_reply *reply)
 		volume_gone(&mr->base, "the volume is not in the database any more");
 		return;
 	}
-	take_setting(mr, setting, n);
+	if (!take_setting(mr, setting, n))
+		return;
 	gen = reply_text(reply_at(reply, 1), &gn);
 	if (gen)
 		take_generation(mr, gen, gn);
+	else if (!mr->session_json)
+		lose_generation(mr);
 	if (reply_int(reply_at(reply, 3)))
 		refuse_writes(&mr->base, "directory quotas");
 }
@@ -203,16 +243,6 @@ static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
 	return 0;
 }
 
-int generation_check(struct meta_redis *mr, uint64_t deadline_us)
-{
-	bool unknown;
-
-	mtx_lock(&mr->base.lock);
-	mr->slices = (struct id_pool){.filling = mr->slices.filling};
-	mtx_unlock(&mr->base.lock);
-	return beat(mr, deadline_us, &unknown);
-}
-
 /* what a mount without a session does instead */
 static int look(struct meta_redis *mr, uint64_t deadline_us)
 {
@@ -223,6 +253,17 @@ static int look(struct meta_redis *mr, uint64_t deadline_us)
 	if (!r)
 		take_beat(mr, reply);
 	return r;
+}
+
+int generation_check(struct meta_redis *mr, const struct mark *k, uint64_t deadline_us)
+{
+	struct mark now;
+	bool unknown;
+	int r = mark_take(mr, &now);
+
+	if (r || now.id_len != k->id_len || memcmp(now.id, k->id, k->id_len) != 0)
+		return r; /* somebody was faster */
+	return mr->session_json ? beat(mr, deadline_us, &unknown) : look(mr, deadline_us);
 }
 
 static void sweep(struct meta_redis *mr, uint64_t deadline_us)
@@ -292,9 +333,14 @@ static int session_new(struct meta_redis *mr, struct str *err)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	uint64_t deadline = op_deadline(mr);
+	struct args args;
 	bool unknown;
-	int r = redis_once(mr->own_redis, deadline, &reply, "INCRBY %snextsession 1", mr->prefix);
+	int r;
 
+	args_init(&args, mr);
+	args_text(&args, "nextsession");
+	args_u64(&args, 1);
+	r = own_eval(mr, SC_COUNTER, &args, deadline, &reply);
 	if (!r && reply_int(reply) <= 0)
 		r = -EIO;
 	if (!r) {

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, parent, name, inode (both 8 bytes), type, mode, umask, uid, gid, rdev,
 --    target, skip, capacity, inodes
--- -> {record}
+-- -> {record}; {false} when something has this inode number already
 local old = done()
 if old then
 	return old
@@ -23,6 +23,9 @@ if flag(pa, IMMUTABLE) then
 end
 if call('HEXISTS', P .. 'd' .. parent, name) == 1 then
 	return fail(EEXIST)
+end
+if call('EXISTS', P .. 'i' .. text) == 1 then
+	return { false }	-- numbers were handed out twice: the database went back
 end
 if over(1, 1, ARGV[15], ARGV[16]) then
 	return fail(ENOSPC)

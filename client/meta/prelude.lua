@@ -1,8 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- In front of every script. KEYS[1] is the prefix and "setting". Inodes and lengths come as 8
 -- bytes, big-endian, and stay strings: Lua's numbers lose what is above 2^53. Strings are never
--- compared with < (strcoll). A script reads and checks all it needs before its first write.
+-- compared with < (strcoll). A script reads and checks all it needs before its first write: what it
+-- wrote stays when it fails.
+-- Behind all other arguments come two: the highest slice number that the caller knows to be handed
+-- out (text), and what it knows the database by: the generation (8 bytes) or, where there was none,
+-- the volume's UUID.
 local P = string.sub(KEYS[1], 1, -8)
+local HIGHEST, MARK = ARGV[#ARGV - 1], ARGV[#ARGV]
 local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
 local floor, fmt = math.floor, string.format
 local FILE, DIR, SYMLINK = 1, 2, 3
@@ -189,14 +194,33 @@ local function sticky(pa, a, uid)
 		uid ~= u32(pa, UID) and uid ~= u32(a, UID)
 end
 
+-- ESTALE when the volume is not the one that the caller works with: it is not there, another one is,
+-- or it was loaded anew
+local function stale()
+	local gen = call('GET', P .. '_gen')
+	if gen == MARK then
+		return
+	end
+	local setting = not gen and #MARK > 8 and call('GET', P .. 'setting')
+	if not setting or not string.find(setting, MARK, 1, true) then
+		return fail(ESTALE)
+	end
+end
+
+-- slice numbers that were handed out are free again: the database went back
+local function went_back()
+	return less_text(call('GET', P .. 'nextchunk') or '0', HIGHEST)
+end
+
 -- A changing script begins with ARGV[1] = {sid}_{slot}, ARGV[2] = its number (24 bytes), ARGV[3] =
 -- now (12 bytes). What it answered lies in _ops until the slot is used again, so that asking again,
--- because the answer was lost, does it once.
+-- because the answer was lost, does it once. done() is what is to be answered at once, if anything.
 local function done()
 	local r = call('HGET', P .. '_ops', ARGV[1])
 	if r and sub(r, 1, #ARGV[2]) == ARGV[2] then
 		return cmsgpack.unpack(sub(r, #ARGV[2] + 1))
 	end
+	return stale()
 end
 
 local function finish(result)

@@ -1,5 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Stored results of sessions that are no more. -> number of entries removed
+local bad = stale()
+if bad then
+	return bad
+end
 local r, live = 0, {}
 for i, f in ipairs(call('HKEYS', P .. '_ops')) do
 	local sid = string.match(f, '^%d+')

@@ -2,6 +2,10 @@
 -- Locks of a dead session in one lock key.
 -- ARGV: session, key (as it lies in locked{sid})
 -- -> number of locks removed
+local bad = stale()
+if bad then
+	return bad
+end
 local n, prefix = 0, ARGV[1] .. '_'
 local t = redis.call('TYPE', ARGV[2])
 if (t.ok or t) == 'hash' then

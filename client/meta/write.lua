@@ -1,18 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, inode (text), chunk, slice record, end of the slice in the file (8
---    bytes), mtime (12 bytes), generation, capacity
+--    bytes), mtime (12 bytes), capacity
 -- -> {record, length of the list, old length}
 local old = done()
 if old then
 	return old
 end
-if call('GET', P .. '_gen') ~= ARGV[9] then
+if went_back() then
 	return fail(ESTALE)
 end
 local rec = ARGV[6]
-if less_text(call('GET', P .. 'nextchunk') or '0', dec(sub(rec, 5, 12))) then
-	return fail(ESTALE)	-- a number that nobody has handed out: the database went back
-end
 local a = get(ARGV[4])
 if not a then
 	return fail(a == nil and ENOENT or EIO)
@@ -23,7 +20,7 @@ end
 local before, list = field(a, LENGTH), P .. 'c' .. ARGV[4] .. '_' .. ARGV[5]
 local length = less(before, ARGV[7]) and ARGV[7] or before
 local delta = pages(length) - pages(before)
-if over(delta, 0, ARGV[10], '0') then
+if over(delta, 0, ARGV[9], '0') then
 	return fail(ENOSPC)
 end
 call('LLEN', list)

@@ -317,13 +317,14 @@ static int one_write(struct meta *base, uint64_t inode, uint32_t index, const st
 	return r;
 }
 
-static int one_new_slice(struct meta *base, uint64_t *ret)
+static int one_new_slice(struct meta *base, uint64_t *ret, struct hash128 *ret_volume)
 {
 	struct one_meta *m = container_of(base, struct one_meta, base);
 
 	mtx_lock(&m->lock);
 	*ret = ++m->next_slice;
 	mtx_unlock(&m->lock);
+	*ret_volume = meta_volume_id(base);
 	if (m->hook)
 		m->hook();
 	return 0;
@@ -595,7 +596,7 @@ static inline uint64_t env_put_slice(struct data_env *e, uint32_t index, uint32_
 	const struct hash128 any = {{0}};
 	struct slice s = {.pos = pos, .size = len, .len = len};
 
-	(void)one_new_slice(&e->meta.base, &s.id);
+	(void)one_new_slice(&e->meta.base, &s.id, &(struct hash128){{0}});
 	for (uint32_t i = 0; i * (uint64_t)e->env.block_size < len; i++) {
 		struct block_key key;
 		char name[BLOCK_NAME_MAX];

@@ -222,7 +222,7 @@ static uint64_t make_file(struct world *w, const char *name, unsigned n, uint32_
 	for (unsigned i = 0; i < n; i++) {
 		struct slice s = {.pos = i * size, .size = size, .len = size};
 
-		assert_int_equal(meta_new_slice(w->meta, &s.id), 0);
+		assert_int_equal(meta_new_slice(w->meta, &s.id, &(struct hash128){{0}}), 0);
 		assert_int_equal(meta_write(w->meta, inode, 0, &s, (struct time_ns){1, i}, &a), 0);
 	}
 	return inode;
@@ -471,7 +471,7 @@ static void an_overwritten_slice_is_not_warmed(void **state)
 	(void)state;
 	start(&w);
 	a = make_file(&w, "a", 1, 2 * BS);
-	assert_int_equal(meta_new_slice(w.meta, &s.id), 0);
+	assert_int_equal(meta_new_slice(w.meta, &s.id, &(struct hash128){{0}}), 0);
 	assert_int_equal(meta_write(w.meta, a, 0, &s, (struct time_ns){2, 2}, &attr), 0);
 	str_addf(&request, "warmup fill 2\n%llu\n\n", (unsigned long long)a);
 	ask(&w, str_c(&request), &out);
@@ -499,7 +499,7 @@ static void a_slice_of_two_sizes_is_two(void **state)
 	(void)state;
 	start(&w);
 	a = make_file(&w, "a", 0, 0);
-	assert_int_equal(meta_new_slice(w.meta, &id), 0);
+	assert_int_equal(meta_new_slice(w.meta, &id, &(struct hash128){{0}}), 0);
 	for (unsigned i = 0; i < ARRAY_LEN(records); i++) {
 		records[i].id = id;
 		assert_int_equal(

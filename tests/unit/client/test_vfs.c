@@ -221,7 +221,7 @@ static void pages_are_kept_until_somebody_changes_the_file(void **state)
 	assert_false(opens_with_pages(&w, inode));
 	assert_true(opens_with_pages(&w, inode));
 	/* another client writes as many bytes and puts mtime back: ctime tells */
-	assert_int_equal(meta_new_slice(w.meta, &slice), 0);
+	assert_int_equal(meta_new_slice(w.meta, &slice, &(struct hash128){{0}}), 0);
 	assert_int_equal(meta_getattr(w.meta, inode, &a), 0);
 	mtime = a.mtime;
 	usleep(2000);

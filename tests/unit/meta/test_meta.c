@@ -245,7 +245,7 @@ static void op_write(struct twins *t)
 	int r[2];
 
 	for (int k = 0; k < 2; k++) {
-		assert_int_equal(meta_new_slice(t->m[k], &id[k]), 0);
+		assert_int_equal(meta_new_slice(t->m[k], &id[k], &(struct hash128){{0}}), 0);
 		s.id = id[k];
 		r[k] = meta_write(t->m[k], t->node[node].inode[k], index, &s,
 				  time_of(1700000000, 1), &a[k]);

@@ -125,7 +125,7 @@ static void truncating_a_huge_sparse_file_puts_zeros_over_all_lists(void **state
 	m = open_redis(NULL);
 	inode = make(m, "f", INODE_FILE);
 	for (size_t i = 0; i < ARRAY_LEN(chunks); i++) {
-		assert_int_equal(meta_new_slice(m, &s.id), 0);
+		assert_int_equal(meta_new_slice(m, &s.id, &(struct hash128){{0}}), 0);
 		assert_int_equal(meta_write(m, inode, chunks[i], &s, time_of(1, 1), &a), 0);
 	}
 	assert_int_equal(a.length, UINT64_C(32767) * CHUNK_SIZE + 100);
@@ -256,14 +256,14 @@ static void a_database_that_went_back_changes_the_volume_id(void **state)
 	before = meta_volume_id(m);
 	inode = make(m, "f", INODE_FILE);
 	for (int i = 0; i < 5000; i++)
-		assert_int_equal(meta_new_slice(m, &s.id), 0);
+		assert_int_equal(meta_new_slice(m, &s.id, &(struct hash128){{0}}), 0);
 	assert_int_equal(s.id, 5000);
 	raw_run("SET nextchunk 100"); /* as a stale replica has it */
 	assert_int_equal(meta_write(m, inode, 0, &s, time_of(1, 1), &a), -ESTALE);
 	assert_int_equal(told, 1);
 	after = meta_volume_id(m);
 	assert_memory_not_equal(before.b, after.b, 16);
-	assert_int_equal(meta_new_slice(m, &id), 0);
+	assert_int_equal(meta_new_slice(m, &id, &(struct hash128){{0}}), 0);
 	assert_true(id > 8192); /* above all that was ever handed out */
 	s.id = id;
 	assert_int_equal(meta_write(m, inode, 0, &s, time_of(1, 1), &a), 0);
@@ -282,11 +282,11 @@ static void another_generation_makes_a_write_stale_once(void **state)
 	fresh_volume(0);
 	m = open_redis(NULL);
 	inode = make(m, "f", INODE_FILE);
-	assert_int_equal(meta_new_slice(m, &s.id), 0);
+	assert_int_equal(meta_new_slice(m, &s.id, &(struct hash128){{0}}), 0);
 	raw_run("SET _gen abcdefgh");
 	assert_int_equal(meta_write(m, inode, 0, &s, time_of(1, 1), &a), -ESTALE);
 	assert_int_equal(raw_int("EXISTS c2_0"), 0);
-	assert_int_equal(meta_new_slice(m, &s.id), 0);
+	assert_int_equal(meta_new_slice(m, &s.id, &(struct hash128){{0}}), 0);
 	assert_true(s.id > 4096);
 	assert_int_equal(meta_write(m, inode, 0, &s, time_of(1, 1), &a), 0);
 	close_meta(m);
@@ -459,7 +459,7 @@ static void a_file_open_here_lives_until_its_last_close(void **state)
 	inode = make(m, "f", INODE_FILE);
 	assert_int_equal(meta_open(m, &root_ctx, inode, O_RDWR, &l), 0);
 	chunk_list_fini(&l);
-	assert_int_equal(meta_new_slice(m, &s.id), 0);
+	assert_int_equal(meta_new_slice(m, &s.id, &(struct hash128){{0}}), 0);
 	assert_int_equal(meta_write(m, inode, 0, &s, time_of(1, 1), &a), 0);
 	assert_int_equal(meta_unlink(m, &root_ctx, 1, "f"), 0);
 	assert_int_equal(raw_int("SISMEMBER session1 2"), 1);
@@ -558,7 +558,7 @@ static void a_lapsed_sessions_locks_and_unlinked_files_are_given_up(void **state
 	inode = make(dead, "f", INODE_FILE);
 	assert_int_equal(meta_open(dead, &root_ctx, inode, O_RDWR, &l), 0);
 	chunk_list_fini(&l);
-	assert_int_equal(meta_new_slice(dead, &s.id), 0);
+	assert_int_equal(meta_new_slice(dead, &s.id, &(struct hash128){{0}}), 0);
 	assert_int_equal(meta_write(dead, inode, 0, &s, time_of(1, 1), &a), 0);
 	assert_int_equal(meta_unlink(dead, &root_ctx, 1, "f"), 0);
 	raw_run("HSET lockf9 1_00000000000000AB W 2_00000000000000AB R 11_00000000000000AB R");
