@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Numbers from a counter. A batch that is taken twice, because the answer was lost, leaves a gap and
--- no harm.
+-- Numbers from a counter. A batch that is taken twice, because the answer was lost, leaves a gap
+-- and no harm.
 -- ARGV: counter, how many (text) -> the last of them (text: Lua's numbers lose what is above 2^53)
 local bad = stale()
 if bad then

@@ -153,9 +153,9 @@ void meta_free(struct meta *m);
 
 const struct setting *meta_setting(const struct meta *m);
 struct hash128 meta_volume_id(struct meta *m); /* moves when the generation does */
-/* false: read-only mount of a volume without `_gen`: use no group. When a loaded volume has lost its
- * `_gen`, a read-only mount goes on under an id of its own, that no cache knows, until there is a
- * new one */
+/* false: read-only mount of a volume without `_gen`: use no group. When a loaded volume has lost
+ * its `_gen`, a read-only mount goes on under an id of its own, that no cache knows, until there is
+ * a new one */
 bool meta_has_generation(const struct meta *m);
 struct redis *meta_redis(struct meta *m); /* NULL for memory */
 uint64_t meta_session_id(const struct meta *m);

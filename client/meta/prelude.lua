@@ -194,8 +194,8 @@ local function sticky(pa, a, uid)
 		uid ~= u32(pa, UID) and uid ~= u32(a, UID)
 end
 
--- ESTALE when the volume is not the one that the caller works with: it is not there, another one is,
--- or it was loaded anew
+-- ESTALE when the volume is not the one that the caller works with: it is not there, another one
+-- is, or it was loaded anew
 local function stale()
 	local gen = call('GET', P .. '_gen')
 	if gen == MARK then

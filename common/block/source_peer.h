@@ -57,8 +57,8 @@ struct source_env_peer {
 void peer_try_start(struct peer_try *t);
 /* the loop that a try with a call lives on; once it is started */
 struct loop *peer_try_loop(const struct peer_try *t);
-/* On that loop, in a job that was posted after peer_try_start returned: who still waits for his peer
- * ends with -ECANCELED, and his memory is free; others go on. */
+/* On that loop, in a job that was posted after peer_try_start returned: who still waits for his
+ * peer ends with -ECANCELED, and his memory is free; others go on. */
 void peer_try_abandon(struct peer_try *t);
 void peer_try_fini(struct peer_try *t);
 /* A block whose descriptor is here and whose pages are in memory: fills in req->data, out of

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Peers that are down, slow or silent, and the end of the connections, against a scripted daemon. */
+/* Peers that are down, slow or silent, and the end of connections, against a scripted daemon. */
 #include "tests/unit/block/script.h"
 
 static struct peer_health health(struct peer *p)
