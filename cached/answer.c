@@ -41,6 +41,7 @@ void call_free(struct call *k)
 	if (k->reserved)
 		pool_unreserve(c->worker->conf->env->pool, POOL_UPLOAD, k->reserved);
 	c->worker->inline_bytes -= k->inline_len;
+	c->memory_bytes -= k->memory_len;
 	assert(c->n_calls > 0);
 	c->n_calls--;
 	free(k);
@@ -144,24 +145,32 @@ static bool read_inline(struct call *k, uint64_t sums_off, size_t sums_len)
 	return true;
 }
 
+static uint64_t sums_off(const struct call *k)
+{
+	return k->key.size + msg_sums_len(k->off);
+}
+
+/* behind the data of a file */
+static struct blob sums_of_file(const struct call *k)
+{
+	struct blob sums = blob_slice(&k->data, 0, 0);
+
+	sums.off = sums_off(k);
+	sums.len = msg_sums_len(k->len);
+	return sums;
+}
+
 static void answer_file(struct call *k)
 {
 	struct conn *c = k->conn;
-	size_t sums_len = msg_sums_len(k->data.len);
-	uint64_t sums_off = k->key.size + msg_sums_len(k->off);
-	struct blob sums;
 
 	if ((k->frame.flags & FRAME_WANT_FD) && c->local && c->fds_out < CONN_MAX_FDS) {
 		k->pass_fd = true;
 		answer_queue(k, ST_OK, FRAME_HAS_FD);
 		return;
 	}
-	if (!read_inline(k, sums_off, sums_len)) {
-		sums = blob_slice(&k->data, 0, 0);
-		sums.off = sums_off;
-		sums.len = sums_len;
-		k->sums_file = sums;
-	}
+	if (!read_inline(k, sums_off(k), msg_sums_len(k->len)))
+		k->sums_file = sums_of_file(k);
 	answer_queue(k, ST_OK, 0);
 }
 
@@ -186,7 +195,79 @@ void answer_block(struct call *k)
 		memcpy(k->tail, blob_mem(&k->req->sums), k->tail_len);
 	else
 		block_sums(&k->key, k->off, blob_mem(&k->data), k->len, k->tail);
+	k->memory_len = k->len;
+	k->conn->memory_bytes += k->memory_len;
 	answer_queue(k, ST_OK, 0);
+}
+
+/* --- out of memory's way --- */
+
+static void shed_job(struct workq_job *job)
+{
+	struct conn *c = container_of(job, struct conn, shed_job);
+
+	c->shed_result = store_file(c->worker->conf->store, &c->shed_key, &c->shed_file);
+	loop_post(c->worker->loop, &c->shed_done);
+}
+
+/* the same bytes from the file, from where they were sent so far */
+static void shed_answer(struct call *k, struct blob_file *file)
+{
+	blob_fini(&k->data);
+	k->data = blob_of_file(blob_file_ref(file), k->off, k->len);
+	k->sums_file = sums_of_file(k);
+	free(TAKE_PTR(k->tail));
+	k->tail_len = 0;
+	k->conn->memory_bytes -= k->memory_len;
+	k->memory_len = 0;
+}
+
+static void shed_done(struct loop_job *job)
+{
+	struct conn *c = container_of(job, struct conn, shed_done);
+	struct blob_file *file = c->shed_result == 0 ? c->shed_file : NULL;
+	struct list_node *n;
+
+	c->shedding = false;
+	c->busy++;
+	list_for_each(n, &c->out)
+	{
+		struct call *k = container_of(n, struct call, link);
+
+		if (file && k->memory_len && block_key_eq(&k->key, &c->shed_key))
+			shed_answer(k, file);
+	}
+	if (file) {
+		blob_file_unref(file);
+		conn_run(c); /* there may be room for requests now */
+		answer_shed(c);
+	}
+	c->busy--;
+	conn_settle(c);
+}
+
+void answer_shed(struct conn *c)
+{
+	struct list_node *n;
+
+	if (c->state == CONN_CLOSED || c->shedding || !c->memory_bytes || list_empty(&c->out) ||
+	    (c->memory_bytes < c->worker->memory_max && clock_us() - c->written_us < CONN_SHED_US))
+		return;
+	list_for_each(n, &c->out)
+	{
+		const struct call *k = container_of(n, struct call, link);
+		struct workq *q =
+			k->memory_len ? store_place(c->worker->conf->store, &k->key) : NULL;
+
+		if (!q)
+			continue;
+		c->shedding = true;
+		c->shed_key = k->key;
+		c->shed_job.fn = shed_job;
+		c->shed_done.fn = shed_done;
+		workq_push_always(q, &c->shed_job); /* bounded: one per connection */
+		return;
+	}
 }
 
 /* --- lent to a disk thread --- */
@@ -381,4 +462,5 @@ void answer_flush(struct conn *c)
 		conn_drop(c, REJECT_NONE);
 	else
 		conn_watch(c);
+	answer_shed(c);
 }

@@ -77,7 +77,7 @@ void conn_settle(struct conn *c)
 {
 	struct list_node *n;
 
-	if (c->state != CONN_CLOSED || c->lent || c->busy)
+	if (c->state != CONN_CLOSED || c->lent || c->shedding || c->busy)
 		return;
 	while ((n = list_pop(&c->out)))
 		call_free(container_of(n, struct call, link));
@@ -303,7 +303,9 @@ static bool may_read(const struct conn *c)
 {
 	if (c->state == CONN_CLOSED || c->last_answer)
 		return false;
-	return c->body ? !c->body->waiting : c->n_calls < CONN_MAX_CALLS;
+	if (c->body)
+		return !c->body->waiting;
+	return c->n_calls < CONN_MAX_CALLS && c->memory_bytes < c->worker->memory_max;
 }
 
 void conn_watch(struct conn *c)

@@ -12,9 +12,13 @@
  *	PROOF		one PROOF (TCP only)	OK or DENIED		the same
  *	SERVING		requests, while fewer	out of order		end of stream, garbage,
  *			than CONN_MAX_CALLS				a stalled frame or
- *			are unanswered					reader
+ *			are unanswered and				reader
+ *			fewer bytes than
+ *			memory_max wait
+ *			in memory
  *	CLOSED		nothing			nothing			freed when its last call
- *									ended and it is not lent
+ *									ended and no disk thread
+ *									works for it
  *
  * Call: received -> with the chain (in conn->calls) -> answer in conn->out -> sent -> freed; on a
  * closed connection it ends as soon as the chain gives it back. */
@@ -31,9 +35,15 @@ enum {
 	/* ranges up to this are read on the loop when their pages are in memory */
 	CONN_INLINE_MAX = 131072,
 	CONN_HELLO_US = 5000000,
-	CONN_FRAME_US = 10000000,	/* from a frame's first byte to its last */
-	CONN_BODY_US = 60000000,	/* the same for the body of a PUT */
-	CONN_WRITE_US = 30000000,	/* without a byte taken by the reader */
+	CONN_FRAME_US = 10000000, /* from a frame's first byte to its last */
+	CONN_BODY_US = 60000000,  /* the same for the body of a PUT */
+	CONN_WRITE_US = 30000000, /* without a byte taken by the reader */
+	CONN_STALL_US = 2000000,  /* the same for one whose answers others wait for */
+	/* answers that wait in the pool's memory, at most (or a quarter of the pool): then nothing
+	 * more is read from the connection */
+	CONN_MEMORY_MAX = 32 << 20,
+	CONN_SHED_US =
+		200000, /* answers that wait so long need no memory if their block is stored */
 	WORKER_INLINE_BYTES = 16 << 20, /* memory for answers read on the loop */
 };
 
@@ -60,7 +70,7 @@ struct worker {
 	struct list_node conns;	     /* SERVING, the one that was silent longest first */
 	struct list_node closed;     /* not yet freed */
 	unsigned n_conns, max_conns; /* not freed yet; most of them */
-	size_t inline_bytes;
+	size_t inline_bytes, memory_max;
 	struct loop_timer sweep;
 	bool stopping;
 };
@@ -89,6 +99,14 @@ struct conn {
 	struct workq_job send_job; /* while lent */
 	struct loop_job sent_job;
 	int sent_result;
+	size_t memory_bytes; /* of the pool, in answers */
+	/* while shedding: a disk thread opens the file of a block whose answer waits in memory */
+	bool shedding;
+	struct workq_job shed_job;
+	struct loop_job shed_done;
+	struct block_key shed_key;
+	int shed_result;
+	struct blob_file *shed_file;
 	size_t have;
 	uint8_t in[CONN_IN];
 };
@@ -110,7 +128,8 @@ struct call {
 	struct blob data;
 	struct blob sums_file; /* behind data that is a file */
 	uint8_t *tail;
-	size_t tail_len, inline_len; /* inline_len: counted in the worker's inline_bytes */
+	/* counted in the worker's inline_bytes, in the connection's memory_bytes */
+	size_t tail_len, inline_len, memory_len;
 	bool pass_fd;
 	size_t sent;
 };
@@ -148,5 +167,8 @@ void answer_filling(struct call *k);
 void answer_block(struct call *k);
 /* writes what waits, or lends the connection */
 void answer_flush(struct conn *c);
+/* A reader that is slow: answers that wait in memory become answers from the files of their blocks,
+ * one after the other. */
+void answer_shed(struct conn *c);
 
 #endif

@@ -104,25 +104,35 @@ static void drop_damaged(struct store *s, const struct block_key *k, const char 
 			 what, suppressed);
 }
 
+/* opens the block's file, and keeps it open for others. In a disk's thread */
+static int open_block(struct store *s, struct disk *d, const struct block_key *k,
+		      struct blob_file **ret)
+{
+	struct blob_file *file;
+	int fd = -1, r = disk_open_block(d, k, &fd);
+
+	if (r < 0)
+		return r;
+	file = blob_file_new(fd, NULL, d);
+	if (!file) {
+		(void)close(fd);
+		return -ENOMEM;
+	}
+	files_put(s->files, k, file);
+	if (!index_peek(s->ix, k)) /* removed meanwhile: an open file would hold its space */
+		files_drop(s->files, k);
+	*ret = file;
+	return 0;
+}
+
 static void open_job(struct workq_job *job)
 {
 	struct disk_job j = job_take(job);
 	struct store *s = j.store;
-	struct blob_file *file = NULL;
-	int fd = -1, r = disk_open_block(j.disk, &j.key, &fd);
+	struct blob_file *file;
+	int r = open_block(s, j.disk, &j.key, &file);
 
 	if (r == 0) {
-		file = blob_file_new(fd, NULL, j.disk);
-		if (!file) {
-			(void)close(fd);
-			r = -ENOMEM;
-		}
-	}
-	if (r == 0) {
-		files_put(s->files, &j.key, file);
-		if (!index_peek(s->ix,
-				&j.key)) /* removed meanwhile: an open file would hold its space */
-			files_drop(s->files, &j.key);
 		hit(s, j.req, blob_of_file(file, j.req->off, j.req->len));
 		return;
 	}
@@ -627,6 +637,26 @@ void store_stat(struct store *s, struct msg_stat *ret)
 		ret->bytes += atomic_load_explicit(&s->conf.disks[i]->used, memory_order_relaxed);
 		ret->capacity_bytes += s->conf.disks[i]->capacity;
 	}
+}
+
+struct workq *store_place(struct store *s, const struct block_key *k)
+{
+	unsigned disk;
+
+	return index_find(s->ix, k, &disk) ? s->conf.disks[disk]->reads : NULL;
+}
+
+int store_file(struct store *s, const struct block_key *k, struct blob_file **ret)
+{
+	struct blob_file *file = find_open(s, k);
+	unsigned disk;
+
+	if (!file && !index_find(s->ix, k, &disk))
+		return -ENOENT;
+	if (!file)
+		return open_block(s, s->conf.disks[disk], k, ret);
+	*ret = file;
+	return 0;
 }
 
 struct workq *store_readers(const struct blob *b)

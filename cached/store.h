@@ -58,6 +58,10 @@ void store_verify(struct store *s, const struct block_key *k);
 /* every now and then: keeps the free space that others take away from us. Any thread. */
 void store_trim(struct store *s);
 void store_stat(struct store *s, struct msg_stat *ret);
+/* The threads of the disk that has the block; NULL: it is on none (yet). Any thread, never waits. */
+struct workq *store_place(struct store *s, const struct block_key *k);
+/* The block's file, a reference. -ENOENT, or errors of the system. Blocks: in those threads. */
+int store_file(struct store *s, const struct block_key *k, struct blob_file **ret);
 /* the threads that may read this blob of a file which the store answered */
 struct workq *store_readers(const struct blob *b);
 

@@ -15,7 +15,7 @@
 #include "cached/conn.h"
 #include "common/clock.h"
 
-enum { SWEEP_US = 1000000, ACCEPTS_PER_TURN = 64, BACKLOG = 4096, PAUSE_US = 100000 };
+enum { SWEEP_US = 250000, ACCEPTS_PER_TURN = 64, BACKLOG = 4096, PAUSE_US = 100000 };
 
 struct listener {
 	struct server *server;
@@ -35,7 +35,8 @@ struct server {
 
 /* --- workers --- */
 
-static enum reject overdue(const struct conn *c, uint64_t now)
+/* pressed: somebody waits for memory */
+static enum reject overdue(const struct conn *c, uint64_t now, bool pressed)
 {
 	uint64_t limit = c->body ? CONN_BODY_US : CONN_FRAME_US;
 
@@ -43,12 +44,16 @@ static enum reject overdue(const struct conn *c, uint64_t now)
 		return now - c->since_us > CONN_HELLO_US ? REJECT_NO_HANDSHAKE : REJECT_NONE;
 	if (c->since_us && !(c->body && c->body->waiting) && now - c->since_us > limit)
 		return REJECT_ENDLESS;
-	if (!list_empty(&c->out) && now - c->written_us > CONN_WRITE_US)
+	if (list_empty(&c->out))
+		return REJECT_NONE;
+	if (now - c->written_us > CONN_WRITE_US)
+		return REJECT_STALLED;
+	if (pressed && c->memory_bytes && !c->lent && now - c->written_us > CONN_STALL_US)
 		return REJECT_STALLED;
 	return REJECT_NONE;
 }
 
-static void sweep_list(struct list_node *conns)
+static void sweep_list(struct list_node *conns, bool pressed)
 {
 	struct list_node *n, *next;
 	uint64_t now = clock_us();
@@ -56,10 +61,12 @@ static void sweep_list(struct list_node *conns)
 	list_for_each_safe(n, next, conns)
 	{
 		struct conn *c = container_of(n, struct conn, link);
-		enum reject why = overdue(c, now);
+		enum reject why = overdue(c, now, pressed);
 
-		if (!why)
+		if (!why) {
+			answer_shed(c);
 			continue;
+		}
 		conn_drop(c, why);
 		conn_settle(c);
 	}
@@ -69,8 +76,10 @@ static void sweep(struct loop_timer *t)
 {
 	struct worker *w = container_of(t, struct worker, sweep);
 
-	sweep_list(&w->strangers);
-	sweep_list(&w->conns);
+	bool pressed = pool_pressed(w->conf->env->pool);
+
+	sweep_list(&w->strangers, pressed);
+	sweep_list(&w->conns, pressed);
 	loop_timer_start(t, SWEEP_US);
 }
 
@@ -85,17 +94,20 @@ static void worker_start(void *arg)
 int server_new(const struct server_conf *conf, struct server **ret)
 {
 	struct server *s = calloc(1, sizeof(*s));
+	struct pool_stat pool;
 
 	assert(conf->n_loops > 0 && conf->n_loops <= SERVER_WORKERS_MAX);
 	if (!s)
 		return -ENOMEM;
 	s->conf = *conf;
+	pool_stat(conf->env->pool, &pool);
 	for (unsigned i = 0; i < conf->n_loops; i++) {
 		struct worker *w = &s->workers[i];
 
 		w->conf = &s->conf;
 		w->loop = conf->loops[i];
 		w->max_conns = MAX(conf->max_conns / conf->n_loops, 16u);
+		w->memory_max = MIN(pool.budget / 4, (size_t)CONN_MEMORY_MAX);
 		list_init(&w->strangers);
 		list_init(&w->conns);
 		list_init(&w->closed);
