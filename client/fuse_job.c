@@ -78,23 +78,32 @@ static void interrupted(fuse_req_t req, void *data)
 		fuse_reply_err(req, EINTR);
 }
 
+/* /proc/PID/what as text; false: not to be had. pid 0: it lives in another pid namespace */
+static bool proc_text(uint32_t pid, const char *what, char *text, size_t room)
+{
+	char name[32];
+	_cleanup_(closep) int fd = -1;
+	ssize_t n;
+
+	if (!pid)
+		return false;
+	snprintf(name, sizeof(name), "/proc/%u/%s", pid, what);
+	fd = open(name, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, room - 1);
+	if (n <= 0)
+		return false;
+	text[n] = 0;
+	return true;
+}
+
 /* SIGKILL is pending: also what the kernel makes of any other signal that ends the process */
 static bool is_killed(uint32_t pid)
 {
 	static const char *const keys[] = {"\nSigPnd:\t", "\nShdPnd:\t"};
-	char name[32], text[4096];
-	_cleanup_(closep) int fd = -1;
-	ssize_t n;
+	char text[4096];
 
-	/* 0: it lives in another pid namespace */
-	if (!pid)
+	if (!proc_text(pid, "status", text, sizeof(text)))
 		return false;
-	snprintf(name, sizeof(name), "/proc/%u/status", pid);
-	fd = open(name, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	if (n <= 0)
-		return false;
-	text[n] = 0;
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
 		const char *p = strstr(text, keys[i]);
 
@@ -102,6 +111,26 @@ static bool is_killed(uint32_t pid)
 			return true;
 	}
 	return false;
+}
+
+/* it is on its way out, and a signal is the reason (proc(5), stat: flags and exit_code) */
+static bool is_dying(uint32_t pid)
+{
+	enum { STATE = 3, FLAGS = 9, EXIT_CODE = 52, EXITING = 4, SIGNAL_BITS = 0x7f };
+	unsigned long flags = 0, code = 0;
+	char text[4096], *p;
+
+	if (!proc_text(pid, "stat", text, sizeof(text)))
+		return false;
+	p = strrchr(text, ')'); /* the name may have anything in it */
+	for (int i = STATE; p && i <= EXIT_CODE; i++) {
+		p = strchr(p + 1, ' ');
+		if (p && i == FLAGS)
+			flags = strtoul(p + 1, NULL, 10);
+		if (p && i == EXIT_CODE)
+			code = strtoul(p + 1, NULL, 10);
+	}
+	return (flags & EXITING) && (code & SIGNAL_BITS);
 }
 
 static void interrupted_killed(fuse_req_t req, void *data)
@@ -127,6 +156,7 @@ static void drop(struct job *j)
 {
 	struct fuse_ops *f = j->f;
 
+	fuse_loop_release(j->held);
 	free(j);
 	__atomic_sub_fetch(&f->live, 1, __ATOMIC_RELEASE);
 }
@@ -134,6 +164,14 @@ static void drop(struct job *j)
 bool job_watch_killed(struct job *j)
 {
 	return watch(j, interrupted_killed);
+}
+
+void job_leave_dying(struct job *j)
+{
+	if (is_dying(j->ctx.pid) && step(j, JOB_INTERRUPTED)) {
+		fuse_req_interrupt_func(j->req, NULL, NULL);
+		fuse_reply_err(j->req, EINTR);
+	}
 }
 
 bool job_take(struct job *j)

@@ -96,6 +96,9 @@ void job_queue_always(struct job *j, void (*run)(struct job *j));
  * killed. Other signals let it finish: they must not turn a page fault into SIGBUS or a read(2)
  * into an error. false: it was killed before and is answered. */
 bool job_watch_killed(struct job *j);
+/* The same for a process that a signal has ended already, and whose files are being closed: no
+ * interrupt will come. Answers EINTR then; what was asked is to be done all the same. */
+void job_leave_dying(struct job *j);
 /* at its end: false when it was answered meanwhile; j is gone then */
 bool job_take(struct job *j);
 

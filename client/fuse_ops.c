@@ -388,6 +388,19 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 	job_queue(j, do_create);
 }
 
+/* Begins what may outlive its asker: from here on he may be answered EINTR when he is killed. false:
+ * he was, and j is gone. */
+static bool begin_io(struct job *j)
+{
+	struct handle *h = j->h;
+
+	vfs_io_begin(&j->io);
+	if (job_watch_killed(j))
+		return true;
+	vfs_io_end(h);
+	return false;
+}
+
 static void read_done(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total)
 {
 	struct job *j = container_of(io, struct job, io);
@@ -414,7 +427,7 @@ static void op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	j->io.off = j->off;
 	j->io.len = (uint32_t)size;
 	j->io.done = read_done;
-	if (job_watch_killed(j))
+	if (begin_io(j))
 		vfs_read(&j->io);
 }
 
@@ -424,6 +437,8 @@ static void write_done(struct vfs_io *io, int status, const struct iovec *iov, i
 
 	(void)iov;
 	(void)n;
+	if (!job_take(j))
+		return;
 	if (status < 0)
 		job_reply_err(j, status);
 	else
@@ -447,7 +462,8 @@ static void op_write(fuse_req_t req, fuse_ino_t ino, const char *buf, size_t siz
 	j->io.len = (uint32_t)size;
 	j->io.data = buf;
 	j->io.done = write_done;
-	vfs_write(&j->io);
+	if (begin_io(j))
+		vfs_write(&j->io);
 }
 
 static void flush_done(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total)
@@ -455,7 +471,8 @@ static void flush_done(struct vfs_io *io, int status, const struct iovec *iov, i
 	(void)iov;
 	(void)n;
 	(void)total;
-	job_reply_err(container_of(io, struct job, io), status);
+	if (job_take(container_of(io, struct job, io)))
+		job_reply_err(container_of(io, struct job, io), status);
 }
 
 static void flush_handle(fuse_req_t req, enum fuse_op_number op, fuse_ino_t ino,
@@ -468,6 +485,10 @@ static void flush_handle(fuse_req_t req, enum fuse_op_number op, fuse_ino_t ino,
 	j->h = handle_of(fi);
 	j->io.h = j->h;
 	j->io.done = flush_done;
+	if (!begin_io(j))
+		return;
+	if (op == FOP_FLUSH && vfs_dirty(j->h))
+		job_leave_dying(j);
 	vfs_flush(&j->io, true);
 }
 

@@ -97,22 +97,22 @@ void handle_free(struct handles *t, struct handle *h)
 	free(h);
 }
 
-void handle_read_begin(struct handles *t, struct handle *h)
+void handle_use_begin(struct handles *t, struct handle *h)
 {
 	mtx_lock(&t->lock);
-	h->reads++;
-	t->reading++;
+	h->uses++;
+	t->in_use++;
 	mtx_unlock(&t->lock);
 }
 
-void handle_read_end(struct handles *t, struct handle *h)
+void handle_use_end(struct handles *t, struct handle *h)
 {
 	void (*idle)(struct handle * h) = NULL;
 
 	mtx_lock(&t->lock);
-	assert(h->reads > 0);
-	t->reading--;
-	if (--h->reads == 0)
+	assert(h->uses > 0);
+	t->in_use--;
+	if (--h->uses == 0)
 		idle = TAKE_PTR(h->idle);
 	mtx_unlock(&t->lock);
 	if (idle)
@@ -126,7 +126,7 @@ void handle_when_idle(struct handles *t, struct handle *h, void (*idle)(struct h
 
 	mtx_lock(&t->lock);
 	h->idle_arg = arg;
-	now = h->reads == 0;
+	now = h->uses == 0;
 	if (!now)
 		h->idle = idle;
 	mtx_unlock(&t->lock);
@@ -155,14 +155,14 @@ struct handle *handles_any(struct handles *t)
 	return h;
 }
 
-void handles_wait_reads(struct handles *t)
+void handles_wait_idle(struct handles *t)
 {
-	for (size_t reading = 1; reading > 0;) {
+	for (size_t in_use = 1; in_use > 0;) {
 		mtx_lock(&t->lock);
-		reading = t->reading;
+		in_use = t->in_use;
 		mtx_unlock(&t->lock);
 		/* once in a mount's life: not worth a wake-up at every read's end */
-		if (reading > 0)
+		if (in_use > 0)
 			usleep(1000);
 	}
 }

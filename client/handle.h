@@ -29,7 +29,7 @@ struct handle {
 	uint64_t dir_us;	/* when that was asked for */
 	uint64_t dir_parent;
 	struct ifile *internal;
-	unsigned reads;			/* under way; under the table's lock, as idle */
+	unsigned uses;			/* under way; under the table's lock, as idle */
 	void (*idle)(struct handle *h); /* to be called when they have ended */
 	void *idle_arg;
 };
@@ -39,7 +39,7 @@ struct handles {
 	struct list_node all;
 	struct hashmap open; /* inodes with at least one file handle */
 	uint64_t last;
-	size_t n, reading;
+	size_t n, in_use;
 };
 
 int handles_init(struct handles *t);
@@ -50,19 +50,19 @@ struct handle *handle_new(struct handles *t, struct vfs *v, enum handle_kind kin
 			  int flags);
 /* out of the table and freed; what hangs on it was given up by the caller */
 void handle_free(struct handles *t, struct handle *h);
-/* A read may outlive the kernel's wish to wait for it (its asker was killed), and so the release.
- * Each read of h stands between these two; h may be gone after the second */
-void handle_read_begin(struct handles *t, struct handle *h);
-void handle_read_end(struct handles *t, struct handle *h);
-/* idle(h) runs once no read is under way, at once or in the thread that ends the last one; at most
+/* A read, write or flush may outlive the kernel's wish to wait for it (its asker was killed), and so
+ * the release. Each of h stands between these two; h may be gone after the second */
+void handle_use_begin(struct handles *t, struct handle *h);
+void handle_use_end(struct handles *t, struct handle *h);
+/* idle(h) runs once nothing is under way, at once or in the thread that ends the last one; at most
  * one idle a handle */
 void handle_when_idle(struct handles *t, struct handle *h, void (*idle)(struct handle *h),
 		      void *arg);
 bool handles_inode_open(struct handles *t, uint64_t inode);
 /* any handle that is left, for the end of the mount; NULL: none */
 struct handle *handles_any(struct handles *t);
-/* blocks until no read is under way; for the end of the mount */
-void handles_wait_reads(struct handles *t);
+/* blocks until nothing is under way; for the end of the mount */
+void handles_wait_idle(struct handles *t);
 size_t handles_count(struct handles *t);
 
 #endif

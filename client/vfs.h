@@ -121,6 +121,7 @@ struct vfs_io {
 	/* read: iov[n] holds total bytes, valid during the call; write: total is len */
 	void (*done)(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total);
 	/* private */
+	bool begun;
 	struct read_op read;
 	struct write_op write;
 	struct flush_op flush;
@@ -129,11 +130,18 @@ struct vfs_io {
 	struct list_node link;
 	uint64_t since_us;
 };
+/* The three calls below keep io->h until io is done, whatever the kernel releases meanwhile. Whoever
+ * may tell the kernel of the end before the call is made begins first; vfs_io_end: instead of the
+ * call. */
+void vfs_io_begin(struct vfs_io *io);
+void vfs_io_end(struct handle *h);
 void vfs_read(struct vfs_io *io);
 void vfs_write(struct vfs_io *io);
 /* commits what was written through this inode before; report: errors of the past too, once (close,
  * fsync) */
 void vfs_flush(struct vfs_io *io, bool report);
+/* something of its inode is not committed: a flush would take time */
+bool vfs_dirty(struct handle *h);
 /* io->h may be NULL; done at once when the inode has no dirty data */
 void vfs_flush_inode(struct vfs *v, uint64_t inode, struct vfs_io *io);
 

@@ -9,9 +9,30 @@
 
 #include "common/clock.h"
 
+void vfs_io_begin(struct vfs_io *io)
+{
+	io->begun = true;
+	handle_use_begin(&io->h->vfs->handles, io->h);
+}
+
+void vfs_io_end(struct handle *h)
+{
+	handle_use_end(&h->vfs->handles, h);
+}
+
+/* io is gone afterwards */
+static void finish_data(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total)
+{
+	struct handle *h = io->begun ? io->h : NULL;
+
+	io->done(io, status, iov, n, total);
+	if (h)
+		vfs_io_end(h);
+}
+
 static void finish(struct vfs_io *io, int status)
 {
-	io->done(io, status, NULL, 0, 0);
+	finish_data(io, status, NULL, 0, 0);
 }
 
 /* the inode's wfile, with a reference, if something of it is not committed */
@@ -62,6 +83,8 @@ void vfs_flush(struct vfs_io *io, bool report)
 	struct handle *h = io->h;
 	struct wfile *f;
 
+	if (!io->begun)
+		vfs_io_begin(io);
 	if (h->kind != HANDLE_FILE || !h->wfile) {
 		finish(io, 0);
 		return;
@@ -75,15 +98,19 @@ void vfs_flush(struct vfs_io *io, bool report)
 	flush(io, f, report, flushed);
 }
 
+bool vfs_dirty(struct handle *h)
+{
+	struct wfile *f = h->kind == HANDLE_FILE ? dirty_file(h->vfs, h->inode) : NULL;
+
+	wfile_put(f);
+	return f != NULL;
+}
+
 /* --- read --- */
 
 static void read_done(struct read_op *op, int status, const struct iovec *iov, int n, size_t total)
 {
-	struct vfs_io *io = container_of(op, struct vfs_io, read);
-	struct handle *h = io->h;
-
-	io->done(io, status, iov, n, total);
-	handle_read_end(&h->vfs->handles, h);
+	finish_data(container_of(op, struct vfs_io, read), status, iov, n, total);
 }
 
 static void read_start(struct vfs_io *io)
@@ -110,7 +137,7 @@ static void internal_done(struct vfs_io *io, int status, const struct iovec *iov
 	struct handle *h = io->h;
 
 	io->asker(io, status, iov, n, total);
-	handle_read_end(&h->vfs->handles, h);
+	vfs_io_end(h);
 }
 
 void vfs_read(struct vfs_io *io)
@@ -118,8 +145,9 @@ void vfs_read(struct vfs_io *io)
 	struct handle *h = io->h;
 	struct wfile *f;
 
+	if (!io->begun)
+		vfs_io_begin(io);
 	if (h->kind == HANDLE_INTERNAL) {
-		handle_read_begin(&h->vfs->handles, h);
 		io->asker = io->done;
 		io->done = internal_done;
 		internal_read(h->internal, io);
@@ -129,7 +157,6 @@ void vfs_read(struct vfs_io *io)
 		finish(io, h->kind == HANDLE_DIR ? -EISDIR : -EBADF);
 		return;
 	}
-	handle_read_begin(&h->vfs->handles, h);
 	f = dirty_file(h->vfs, h->inode);
 	if (f)
 		flush(io, f, false, read_flushed);
@@ -150,7 +177,7 @@ static void written(struct write_op *op, int status)
 		if (wfile_length(h->wfile, &length))
 			rfile_set_length(h->rfile, length);
 	}
-	io->done(io, status, NULL, 0, status == 0 ? io->len : 0);
+	finish_data(io, status, NULL, 0, status == 0 ? io->len : 0);
 }
 
 void vfs_write(struct vfs_io *io)
@@ -158,9 +185,11 @@ void vfs_write(struct vfs_io *io)
 	struct handle *h = io->h;
 	int r;
 
+	if (!io->begun)
+		vfs_io_begin(io);
 	if (h->kind == HANDLE_INTERNAL) {
 		r = internal_write(h->internal, io->data, io->len);
-		io->done(io, r, NULL, 0, r == 0 ? io->len : 0);
+		finish_data(io, r, NULL, 0, r == 0 ? io->len : 0);
 		return;
 	}
 	if (h->kind != HANDLE_FILE || !h->wfile) {

@@ -187,7 +187,7 @@ void vfs_stop(struct vfs *v)
 {
 	struct handle *h;
 
-	handles_wait_reads(&v->handles);
+	handles_wait_idle(&v->handles);
 	/* files still open when the connection ended: the kernel sends no release for them */
 	while ((h = handles_any(&v->handles)))
 		vfs_release(h);

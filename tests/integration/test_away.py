@@ -2,6 +2,8 @@
 """Redis away, disks full: what goes on all the same."""
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -174,3 +176,37 @@ def test_a_mount_ends_though_daemons_hang_in_the_middle_of_a_fetch(lab, s3_volum
     lab.started.remove(m2)
     for d in daemons:
         d.signal(signal.SIGCONT)
+
+
+KILLED = {
+    "fsync": "os.write(fd, b'a' * 5000000); print(1, flush=True); os.fsync(fd)",
+    "close": "os.write(fd, b'a' * 5000000); print(1, flush=True); os.close(fd)",
+    "write": "print(1, flush=True)\nwhile True: os.write(fd, b'a' * (1 << 20))",
+    "exit": "os.write(fd, b'a' * 5000000); print(1, flush=True); time.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("where", KILLED)
+def test_a_killed_process_ends_while_the_object_store_hangs(lab, s3_volume, rgw, where):
+    """and what it wrote is stored when the store comes back"""
+    m = lab.mount(s3_volume, "m1", ["--buffer-size", "64"])
+    code = f"import os, time; fd = os.open({m.path('x')!r}, os.O_CREAT | os.O_WRONLY)\n{KILLED[where]}"
+    rgw.signal(signal.SIGSTOP)
+    try:
+        p = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        p.stdout.readline()
+        time.sleep(2)
+        assert p.poll() is None
+        p.send_signal(signal.SIGKILL)
+        t = time.monotonic()
+        assert p.wait(5) == -signal.SIGKILL
+        assert time.monotonic() - t < 1
+    finally:
+        rgw.signal(signal.SIGCONT)
+    p.stdout.close()
+    assert m.stop() == 0
+    lab.started.remove(m)
+    m = lab.mount(s3_volume, "m2")
+    with open(m.path("x"), "rb") as f:
+        data = f.read()
+    assert len(data) >= 5000000 and data == b"a" * len(data)

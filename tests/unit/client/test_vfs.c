@@ -631,6 +631,49 @@ static void a_release_waits_for_a_read_that_nobody_waits_for(void **state)
 	stop(&w);
 }
 
+/* a write and a flush whose askers were killed: their release comes, and the data is stored */
+static void a_release_waits_for_what_killed_processes_wrote(void **state)
+{
+	static char data[BS];
+	struct an_io a = {.io = {.len = BS, .data = data, .done = io_done}};
+	struct an_io b = {.io = {.done = io_done}};
+	struct waited idle;
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+	struct attr attr;
+	bool done;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	w.e.store->delay_us = 100000;
+	/* more than the writer's memory: the last write waits */
+	for (unsigned i = 0; i < 47; i++)
+		assert_int_equal(put(h, (uint64_t)i * BS, data, BS), BS);
+	waited_init(&a.w);
+	waited_init(&b.w);
+	waited_init(&idle);
+	a.io.h = b.io.h = h;
+	a.io.off = UINT64_C(47) * BS;
+	vfs_io_begin(&a.io);
+	vfs_write(&a.io);
+	vfs_flush(&b.io, true);
+	vfs_when_idle(h, release_idle, &idle);
+	mtx_lock(&idle.lock);
+	done = idle.done;
+	mtx_unlock(&idle.lock);
+	assert_false(done);
+	assert_int_equal(waited_wait(&a.w), 0);
+	assert_int_equal(waited_wait(&b.w), 0);
+	assert_int_equal(waited_wait(&idle), 0);
+	assert_int_equal(vfs_open_handles(w.v), 0);
+	assert_int_equal(writer_flush_all(w.writer), 0);
+	assert_int_equal(meta_getattr(w.meta, inode, &attr), 0);
+	assert_int_equal(attr.length, 48 * BS);
+	stop(&w);
+}
+
 static void an_upload_that_failed_is_told_at_close(void **state)
 {
 	struct world w;
@@ -665,6 +708,7 @@ int main(void)
 		cmocka_unit_test(a_read_only_mount_changes_nothing),
 		cmocka_unit_test(labels_of_the_kernel_are_never_stored),
 		cmocka_unit_test(a_release_waits_for_a_read_that_nobody_waits_for),
+		cmocka_unit_test(a_release_waits_for_what_killed_processes_wrote),
 		cmocka_unit_test(an_upload_that_failed_is_told_at_close),
 	};
 
