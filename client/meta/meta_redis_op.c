@@ -183,6 +183,7 @@ static int eval(struct meta_redis *mr, struct redis *redis, enum script s, struc
 	a->v[n] = k->id;
 	a->len[n++] = k->id_len;
 	r = redis_eval(redis, deadline_us, &mr->scripts[s], 1, n, v, a->len, ret);
+	a->v[a->n] = a->v[a->n + 1] = NULL; /* of this attempt only */
 	metric_observe_us(mr->seconds[s], clock_us() - begin);
 	return r;
 }
@@ -334,7 +335,6 @@ static void pool_fill_locked(struct meta_redis *mr, struct id_pool *pool, const 
 int id_pool_take(struct meta_redis *mr, struct id_pool *pool, uint64_t *ret,
 		 struct hash128 *ret_volume)
 {
-	struct mtx *lock = &mr->base.lock;
 	struct hash128 volume = {{0}};
 	uint64_t last = 0, got = 0;
 	struct mark k;
@@ -342,21 +342,21 @@ int id_pool_take(struct meta_redis *mr, struct id_pool *pool, uint64_t *ret,
 	int r = 0;
 
 	for (int i = 0; i < MARK_TRIES && !r; i++) {
-		mtx_lock(lock);
+		mtx_lock(&mr->base.lock);
 		while (!(have = pool_next_locked(mr, pool, &got, &volume)) && pool->filling)
-			cond_wait(&mr->pool_filled, lock);
+			cond_wait(&mr->pool_filled, &mr->base.lock);
 		if (!have)
 			pool->filling = true; /* one thread asks, the others wait for it */
-		mtx_unlock(lock);
+		mtx_unlock(&mr->base.lock);
 		if (!have) {
 			r = counter_take(mr, pool == &mr->slices, &k, &last);
-			mtx_lock(lock);
+			mtx_lock(&mr->base.lock);
 			pool->filling = false;
 			if (!r)
 				pool_fill_locked(mr, pool, &k, last);
 			have = pool_next_locked(mr, pool, &got, &volume);
 			cond_broadcast(&mr->pool_filled);
-			mtx_unlock(lock);
+			mtx_unlock(&mr->base.lock);
 		}
 		if (have) {
 			*ret = got;

@@ -154,14 +154,14 @@ static void take_generation(struct meta_redis *mr, const char *p, size_t n)
 		return;
 	memcpy(gen.b, p, n);
 	volume = volume_id(meta_setting(m)->uuid, &gen);
-	mtx_lock(&m->lock);
+	mtx_lock(&mr->base.lock);
 	first = !m->has_gen;
 	same = m->has_gen && !memcmp(m->gen.b, gen.b, n);
 	if (!same) {
 		pools_drop_locked(mr);
-		meta_set_generation_locked(m, &gen, &volume);
+		meta_set_generation_locked(&mr->base, &gen, &volume);
 	}
-	mtx_unlock(&m->lock);
+	mtx_unlock(&mr->base.lock);
 	if (same)
 		return;
 	if (!first)
