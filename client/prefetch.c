@@ -85,8 +85,9 @@ int prefetch_whole(struct reader *r, const struct block_key *key)
 struct prefetch {
 	struct reader *r;
 	struct ra_range asked;
-	uint64_t off;	/* in the file, of the range that is being cut */
-	uint64_t slice; /* the block before this one */
+	struct hash128 volume; /* of the view that is being cut */
+	uint64_t off;	       /* in the file, of the range that is being cut */
+	uint64_t slice;	       /* the block before this one */
 	uint32_t index;
 };
 
@@ -94,7 +95,6 @@ static int prefetch_block(const struct block_range *b, void *arg)
 {
 	struct prefetch *p = arg;
 	uint64_t at = p->off + b->out_off;
-	struct hash128 volume;
 	struct block_key key;
 
 	if (b->slice == 0 || (b->slice == p->slice && b->index == p->index))
@@ -103,8 +103,7 @@ static int prefetch_block(const struct block_range *b, void *arg)
 		return 0;
 	p->slice = b->slice;
 	p->index = b->index;
-	volume = meta_volume_id(p->r->conf.meta);
-	block_key_init(&key, &volume, b->slice, b->index, b->size);
+	block_key_init(&key, &p->volume, b->slice, b->index, b->size);
 	return prefetch_whole(p->r, &key);
 }
 
@@ -131,6 +130,8 @@ void prefetch_range(struct rfile *f, const struct ra_range *range, const struct 
 		uint32_t len = (uint32_t)MIN(end - p.off, (uint64_t)CHUNK_SIZE - pos);
 		struct view *v = rfile_peek(f, (uint32_t)(p.off >> CHUNK_BITS));
 
+		if (v)
+			p.volume = v->volume;
 		if (v)
 			r = slice_view_ranges(&v->v, f->r->conf.env->block_size, pos, len,
 					      prefetch_block, &p);

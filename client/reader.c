@@ -43,6 +43,7 @@ struct rread {
 	struct reader *r;
 	struct rfile *f;
 	struct view_wait wait;
+	struct hash128 volume; /* of the views */
 	struct part *parts;
 	size_t n, room, issued;
 	unsigned requests;     /* parts that are not zeros */
@@ -318,11 +319,10 @@ static void part_done(struct block_req *req, int status, void *arg)
 static bool part_start(struct rread *rr, struct part *p)
 {
 	struct reader *r = rr->r;
-	struct hash128 volume = meta_volume_id(r->conf.meta);
 	struct block_key key;
 	struct block_req *req;
 
-	block_key_init(&key, &volume, p->range.slice, p->range.index, p->range.size);
+	block_key_init(&key, &rr->volume, p->range.slice, p->range.index, p->range.size);
 	req = req_new(r->conf.env, &key, p->range.off, p->range.len,
 		      rr->random ? REQ_RANGE_ONLY : 0, POOL_DEMAND);
 	if (!req)
@@ -393,6 +393,8 @@ static int rread_cut(struct rread *rr)
 	struct cut cut = {rr, 0};
 	int r = 0;
 
+	if (v[0])
+		rr->volume = v[0]->volume;
 	if (first)
 		r = slice_view_ranges(&v[0]->v, block_size, pos, first, part_add, &cut);
 	cut.base = first;

@@ -2,7 +2,7 @@
 /* The inodes that are open for reading: length, and a view of every chunk whose slice list is
  * known. Any thread; lists are fetched by jobs in the meta queue, one at a time a file.
  *
- * Views belong to one (ctime, mtime) of the inode. When another one passes by, or the caller knows
+ * Views belong to one (volume, ctime, mtime) of the inode. When another one passes by, or the caller knows
  * better, or the volume became another one, all are dropped and epoch moves.
  *
  *	idle		nobody waits, fetching is false
@@ -44,6 +44,7 @@ static struct view *view_of_list(const struct chunk_list *l)
 	list_init(&v->link);
 	v->refs = 1;
 	v->index = l->index;
+	v->volume = l->volume;
 	return v;
 }
 
@@ -131,6 +132,17 @@ static void attr_set_locked(struct rfile *f, const struct attr *a) REQUIRES(f->l
 	/* what we wrote is committed: from here on the file may become shorter again */
 	if (f->writer_length <= f->length)
 		f->writer_length = 0;
+}
+
+/* a is of the lists that come, of volume */
+static void lists_attr_locked(struct rfile *f, const struct attr *a, const struct hash128 *volume)
+	REQUIRES(f->lock)
+{
+	if (!hash128_eq(&f->volume, volume)) {
+		views_drop_locked(f);
+		f->volume = *volume;
+	}
+	attr_set_locked(f, a);
 }
 
 /* --- files --- */
@@ -240,7 +252,7 @@ int rfile_first(struct rfile *f, const struct chunk_list *l, uint64_t epoch)
 	mtx_lock(&f->lock);
 	volume_check_locked(f);
 	if (f->epoch == epoch) {
-		attr_set_locked(f, &l->attr);
+		lists_attr_locked(f, &l->attr, &l->volume);
 		view_add_locked(f, TAKE_PTR(v));
 	}
 	mtx_unlock(&f->lock);
@@ -336,10 +348,10 @@ static void fetch_begin(struct rfile *f, uint32_t *ret_index, uint32_t *ret_n, u
 	mtx_unlock(&f->lock);
 }
 
-/* reads lists and makes views of them; on success views[n] are references and attr is what they
- * belong to */
+/* reads lists and makes views of them; on success views[n] are references, attr and volume are what
+ * they belong to */
 static int fetch_read(struct rfile *f, uint32_t index, uint32_t n, struct view **views,
-		      struct attr *ret_attr)
+		      struct attr *ret_attr, struct hash128 *ret_volume)
 {
 	struct chunk_list *lists = calloc(n, sizeof(*lists));
 	int r;
@@ -353,12 +365,14 @@ static int fetch_read(struct rfile *f, uint32_t index, uint32_t n, struct view *
 	}
 	metric_add(f->r->lists, n);
 	*ret_attr = lists[n - 1].attr;
+	*ret_volume = lists[n - 1].volume;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct attr *a = &lists[i].attr;
 
 		/* read in several steps while somebody wrote: the last step's attributes decide */
 		if (same_time(&a->ctime, &ret_attr->ctime) &&
-		    same_time(&a->mtime, &ret_attr->mtime)) {
+		    same_time(&a->mtime, &ret_attr->mtime) &&
+		    hash128_eq(&lists[i].volume, ret_volume)) {
 			lists[i].index = index + i;
 			views[i] = view_of_list(&lists[i]);
 			if (!views[i])
@@ -373,7 +387,7 @@ static int fetch_read(struct rfile *f, uint32_t index, uint32_t n, struct view *
 /* Puts the views in, moves those who have all they need (or all, on failure) to ready. false:
  * somebody still waits. */
 static bool fetch_end(struct rfile *f, int status, uint64_t epoch, struct view **views, uint32_t n,
-		      const struct attr *a, struct list_node *ready)
+		      const struct attr *a, const struct hash128 *volume, struct list_node *ready)
 {
 	struct list_node *node, *next;
 	uint32_t missing;
@@ -382,7 +396,7 @@ static bool fetch_end(struct rfile *f, int status, uint64_t epoch, struct view *
 	mtx_lock(&f->lock);
 	volume_check_locked(f);
 	if (status == 0 && epoch == f->epoch) {
-		attr_set_locked(f, a);
+		lists_attr_locked(f, a, volume);
 		for (uint32_t i = 0; i < n; i++)
 			if (views[i])
 				view_add_locked(f, TAKE_PTR(views[i]));
@@ -409,6 +423,7 @@ static void fetch_run(struct workq_job *job)
 	struct view *views[FETCH_MAX] = {NULL};
 	struct list_node ready, *node;
 	struct attr a = {0};
+	struct hash128 volume = {0};
 	uint64_t epoch;
 	uint32_t index, n;
 	bool idle;
@@ -416,8 +431,8 @@ static void fetch_run(struct workq_job *job)
 
 	list_init(&ready);
 	fetch_begin(f, &index, &n, &epoch);
-	r = fetch_read(f, index, n, views, &a);
-	idle = fetch_end(f, r, epoch, views, n, &a, &ready);
+	r = fetch_read(f, index, n, views, &a, &volume);
+	idle = fetch_end(f, r, epoch, views, n, &a, &volume, &ready);
 	for (uint32_t i = 0; i < n; i++)
 		view_unref(views[i]);
 	/* f is not ours any more once it is idle and its reference is given back; the reads in

@@ -30,6 +30,7 @@ struct view {
 	struct list_node link; /* oldest first, for giving up */
 	unsigned refs;	       /* atomic */
 	uint32_t index;
+	struct hash128 volume; /* its blocks' */
 	struct slice_view v;
 };
 void view_unref(struct view *v); /* NULL is fine */
@@ -43,7 +44,8 @@ struct rfile {
 	uint64_t moved;	 /* r->moved, when the views were dropped for it */
 	bool have_attr;
 	uint64_t length, writer_length;
-	struct time_ns ctime, mtime; /* what all views belong to */
+	struct time_ns ctime, mtime; /* what all views belong to, with the volume */
+	struct hash128 volume;
 	/* moves whenever views are dropped: a fetch that began before is worth nothing */
 	uint64_t epoch;
 	struct hashmap views;

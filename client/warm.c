@@ -19,6 +19,7 @@
 enum { CHUNKS_AT_ONCE = 256, TICK_US = 1000000, RETRY_US = 300000, ERRORS_TOLD = 100 };
 
 struct seen_key {
+	struct hash128 volume;
 	uint64_t id, size;
 };
 
@@ -39,6 +40,7 @@ struct warm {
 struct warm_block {
 	struct list_node link;
 	struct control *c;
+	struct hash128 volume;
 	uint64_t slice;
 	uint32_t index, size;
 	unsigned tries;
@@ -50,7 +52,7 @@ static bool seen_eq(const struct hash_node *n, const void *key)
 {
 	const struct seen_key *a = &container_of(n, const struct seen_slice, node)->key, *b = key;
 
-	return a->id == b->id && a->size == b->size;
+	return a->id == b->id && a->size == b->size && hash128_eq(&a->volume, &b->volume);
 }
 
 static bool seen_free(struct hash_node *n, void *arg)
@@ -63,9 +65,10 @@ static bool seen_free(struct hash_node *n, void *arg)
 }
 
 /* bitmap of a slice of size bytes; NULL: no memory */
-static struct seen_slice *seen_get(struct warm *w, uint64_t id, uint32_t size)
+static struct seen_slice *seen_get(struct warm *w, const struct hash128 *volume, uint64_t id,
+				   uint32_t size)
 {
-	struct seen_key key = {id, size};
+	struct seen_key key = {*volume, id, size};
 	uint64_t hash = hash64(&key, sizeof(key));
 	struct hash_node *n = hashmap_find(&w->seen, hash, seen_eq, &key);
 	size_t words = DIV_UP(DIV_UP((size_t)size, w->block_size), 64);
@@ -177,12 +180,11 @@ static void send(struct warm *w, struct warm_block *b)
 	static const uint32_t flags[] = {
 		[WARM_FILL] = REQ_FILL, [WARM_CHECK] = REQ_PROBE, [WARM_EVICT] = 0};
 	struct control *c = w->c;
-	struct hash128 volume = meta_volume_id(c->conf->meta);
 	struct block_req *req = NULL;
 	struct block_key key;
 
 	wait_flight(w, c->parallel - 1);
-	block_key_init(&key, &volume, b->slice, b->index, b->size);
+	block_key_init(&key, &b->volume, b->slice, b->index, b->size);
 	/* no memory now: others give some back */
 	while (!w->stop &&
 	       !(req = req_new(c->conf->env, &key, 0, b->size, flags[c->mode], POOL_DEMAND)))
@@ -219,6 +221,7 @@ static int add_block(struct warm *w, struct seen_slice *s, uint32_t index)
 		return -ENOMEM;
 	s->bits[index / 64] |= bit;
 	b->c = w->c;
+	b->volume = s->key.volume;
 	b->slice = s->key.id;
 	b->index = index;
 	b->size = block_size_at(s->key.size, w->block_size, index);
@@ -230,14 +233,14 @@ static int add_block(struct warm *w, struct seen_slice *s, uint32_t index)
 }
 
 /* the blocks that one visible piece lies in */
-static int add_piece(struct warm *w, const struct slice *p)
+static int add_piece(struct warm *w, const struct hash128 *volume, const struct slice *p)
 {
 	struct seen_slice *s;
 	int r = 0;
 
 	if (p->id == 0 || p->len == 0)
 		return 0;
-	s = seen_get(w, p->id, p->size);
+	s = seen_get(w, volume, p->id, p->size);
 	if (!s)
 		return -ENOMEM;
 	for (uint32_t i = p->off / w->block_size;
@@ -254,7 +257,7 @@ static int add_chunk(struct warm *w, const struct chunk_list *l)
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < v.n && r == 0 && !w->stop; i++)
-		r = add_piece(w, &v.pieces[i]);
+		r = add_piece(w, &l->volume, &v.pieces[i]);
 	slice_view_fini(&v);
 	return r;
 }

@@ -11,6 +11,11 @@ struct hash128 {
 	uint8_t b[16];
 };
 
+static inline bool hash128_eq(const struct hash128 *a, const struct hash128 *b)
+{
+	return memcmp(a->b, b->b, sizeof(a->b)) == 0;
+}
+
 uint64_t hash64(const void *p, size_t n);
 struct hash128 hash128(const void *p, size_t n);
 /* crc of a first part (0 at the start) continued over n more bytes */

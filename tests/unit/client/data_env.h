@@ -209,6 +209,7 @@ struct one_meta {
 		size_t n;
 	} chunk[CHUNKS];
 	uint64_t next_slice;
+	struct hash128 volume;
 	unsigned reads, writes;
 	unsigned stale; /* so many next writes: the generation changed */
 	int fail;	/* status of the next write */
@@ -238,6 +239,7 @@ static int one_read(struct meta *base, uint64_t inode, uint32_t index, uint32_t 
 		size_t k = index + i < CHUNKS ? m->chunk[index + i].n : 0;
 
 		ret[i] = (struct chunk_list){.index = index + i,
+					     .volume = m->volume,
 					     .attr = m->attr,
 					     .n = k,
 					     .slices = calloc(k + 1, sizeof(struct slice))};
@@ -323,8 +325,8 @@ static int one_new_slice(struct meta *base, uint64_t *ret, struct hash128 *ret_v
 
 	mtx_lock(&m->lock);
 	*ret = ++m->next_slice;
+	*ret_volume = m->volume;
 	mtx_unlock(&m->lock);
-	*ret_volume = meta_volume_id(base);
 	if (m->hook)
 		m->hook();
 	return 0;

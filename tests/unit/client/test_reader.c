@@ -227,6 +227,29 @@ static void another_volume_drops_the_lists(void **state)
 	env_stop(&e);
 }
 
+/* the same number, other bytes: those in memory are of the volume that was */
+static void blocks_are_those_of_the_lists_volume(void **state)
+{
+	struct data_env e;
+	unsigned char buf[4];
+
+	(void)state;
+	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
+	env_put_slice(&e, 0, 0, (const unsigned char *)"old", 3);
+	assert_int_equal(env_read(&e, 0, buf, 4), 3);
+	assert_memory_equal(buf, "old", 3);
+	mtx_lock(&e.meta.lock);
+	e.meta.volume.b[3] = 1;
+	e.meta.next_slice--;
+	e.meta.chunk[0].n = 0;
+	mtx_unlock(&e.meta.lock);
+	env_put_slice(&e, 0, 0, (const unsigned char *)"new", 3);
+	rfile_invalidate(e.rfile);
+	assert_int_equal(env_read(&e, 0, buf, 4), 3);
+	assert_memory_equal(buf, "new", 3);
+	env_stop(&e);
+}
+
 static void own_length_counts_while_it_is_dirty(void **state)
 {
 	struct data_env e;
@@ -549,6 +572,7 @@ int main(void)
 		cmocka_unit_test(answers_that_were_overtaken_change_nothing),
 		cmocka_unit_test(other_ctime_drops_the_lists),
 		cmocka_unit_test(another_volume_drops_the_lists),
+		cmocka_unit_test(blocks_are_those_of_the_lists_volume),
 		cmocka_unit_test(own_length_counts_while_it_is_dirty),
 		cmocka_unit_test(committed_length_does_not_outlive_a_truncate_elsewhere),
 		cmocka_unit_test(compacted_slices_are_looked_up_again),
