@@ -22,6 +22,9 @@ for i, s in ipairs(list) do
 		t[#t + 1] = { dec(sub(s, 5, 12)), fmt('%.0f', u32(s, 13)) }
 	end
 end
+for i, s in ipairs(t) do
+	need_fields('sliceRef', 'k' .. s[1] .. '_' .. s[2])
+end
 call('DEL', key)
 for i, s in ipairs(t) do
 	if call('HINCRBY', P .. 'sliceRef', 'k' .. s[1] .. '_' .. s[2], -1) < 0 then

@@ -9,6 +9,7 @@ end
 if call('EXISTS', P .. 'i' .. ARGV[1]) == 0 then
 	return 0
 end
+need_hashes('dirDataLength', 'dirUsedSpace', 'dirUsedInodes')
 call('HSET', P .. 'dirDataLength', ARGV[1], ARGV[2])
 call('HSET', P .. 'dirUsedSpace', ARGV[1], ARGV[3])
 call('HSET', P .. 'dirUsedInodes', ARGV[1], ARGV[4])

@@ -5,17 +5,24 @@ local old = done()
 if old then
 	return old
 end
-local r, changed = {}, false
+local r, there, hashes = {}, {}, { 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }
 for i = 4, #ARGV - 2, 4 do
 	if call('HEXISTS', P .. 'dirUsedSpace', ARGV[i]) == 1 then
-		for j, k in ipairs({ 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }) do
-			if ARGV[i + j] ~= '0' then
-				call('HINCRBY', P .. k, ARGV[i], ARGV[i + j])
-				changed = true
-			end
+		for j, k in ipairs(hashes) do
+			need_fields(k, ARGV[i])
 		end
+		there[#there + 1] = i
 	else
 		r[#r + 1] = ARGV[i]
+	end
+end
+local changed = false
+for n, i in ipairs(there) do
+	for j, k in ipairs(hashes) do
+		if ARGV[i + j] ~= '0' then
+			call('HINCRBY', P .. k, ARGV[i], ARGV[i + j])
+			changed = true
+		end
 	end
 end
 return changed and finish(r) or r

@@ -19,6 +19,8 @@ for i, k in ipairs({ 'dirQuota', 'userQuota', 'groupQuota' }) do
 		quotas = 1
 	end
 end
+need_hashes('sessionInfos')
+call('ZCARD', P .. 'allSessions')
 local fresh = call('HSETNX', P .. 'sessionInfos', ARGV[1], ARGV[2])
 call('ZADD', P .. 'allSessions', ARGV[3], ARGV[1])
 if less_text(next, ARGV[4]) then

@@ -13,6 +13,8 @@ if ARGV[2] ~= '' then
 		return 0
 	end
 end
+need_hashes('sessionInfos')
+call('ZCARD', P .. 'allSessions')
 for i, f in ipairs(call('HKEYS', ops)) do
 	if sub(f, 1, #prefix) == prefix then
 		call('HDEL', ops, f)

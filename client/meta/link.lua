@@ -30,6 +30,7 @@ local unnamed = u32(a, NLINK) == 0	-- an open file without a name gets one
 if unnamed and call('SISMEMBER', session, ino) == 0 then
 	return fail(ENOENT)
 end
+need_fields('p' .. ino, dec(before), parent)
 a = links(put(a, CTIME, now), 1)
 if unnamed then
 	a = put(a, PARENT, ARGV[5])

@@ -8,7 +8,7 @@
 
 #include "common/clock.h"
 
-enum { MIDDLE_MAX = 900, RPUSHX_MAX = 10000, TRIES = 50 };
+enum { MIDDLE_MAX = 900, PROBE_MAX = 10000, PROBE_BATCH = 1000, TRIES = 50 };
 
 struct truncation {
 	uint64_t inode, length;
@@ -16,8 +16,7 @@ struct truncation {
 	uint64_t capacity;
 	struct attr before, after;
 	uint32_t first, last;	  /* chunks of the smaller and the larger length */
-	uint32_t *lists, n_lists; /* chunks between that have a list, when they were looked for */
-	bool scanned;
+	uint32_t *lists, n_lists; /* chunks between that have a list */
 };
 
 static void truncation_place(struct truncation *t)
@@ -69,7 +68,6 @@ static int truncation_scan(struct meta_redis *mr, struct truncation *t, struct r
 			t->lists[t->n_lists++] = (uint32_t)index;
 		}
 	} while (strcmp(cursor, "0") != 0);
-	t->scanned = true;
 	return 0;
 }
 
@@ -123,10 +121,8 @@ static int truncation_append(struct meta_redis *mr, struct truncation *t, struct
 				 record, len);
 	if (!r && ++n)
 		r = append_zeros(mr, c, "RPUSH", t->inode, t->first, lo, CHUNK_SIZE - lo);
-	for (uint32_t i = 0; !r && t->scanned && i < t->n_lists; i++, n++)
+	for (uint32_t i = 0; !r && i < t->n_lists; i++, n++)
 		r = append_zeros(mr, c, "RPUSHX", t->inode, t->lists[i], 0, CHUNK_SIZE);
-	for (uint32_t i = t->first + 1; !r && !t->scanned && i < t->last; i++, n++)
-		r = append_zeros(mr, c, "RPUSHX", t->inode, i, 0, CHUNK_SIZE);
 	if (!r && ro && ++n)
 		r = append_zeros(mr, c, "RPUSH", t->inode, t->last, 0, ro);
 	/* so that a lost answer can be told from a lost command */
@@ -149,40 +145,119 @@ static int truncation_check(const struct truncation *t)
 	return 0;
 }
 
+/* lengths of lists: the pipelined LLEN of n chunks; -EIO when one is no list */
+static int probe_batch(struct meta_redis *mr, const struct truncation *t, struct redis_conn *c,
+		       uint64_t deadline, const uint32_t *chunks, uint32_t n, bool *ret_there)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < n && !r; i++)
+		r = redis_append(c, "LLEN %sc%llu_%lu", mr->prefix, (unsigned long long)t->inode,
+				 (unsigned long)chunks[i]);
+	if (r)
+		return r; /* a connection that owes answers is closed */
+	for (uint32_t i = 0; i < n; i++) {
+		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+		int one = redis_next(c, deadline, &reply);
+
+		if (one == -ECONNRESET || one == -ETIMEDOUT)
+			return one;
+		r = r ? r : one;
+		ret_there[i] = !one && reply_int(reply) > 0;
+	}
+	return r;
+}
+
+/* Which chunks have a list; and that all are lists, since a command that fails inside the
+ * transaction would not undo the others. */
+static int truncation_probe(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
+			    uint64_t deadline)
+{
+	const uint32_t ends[2] = {t->first, t->last};
+	bool there[PROBE_BATCH];
+	uint32_t kept = 0;
+	int r = probe_batch(mr, t, c, deadline, ends, 2, there);
+
+	for (uint32_t i = 0; !r && i < t->n_lists; i += PROBE_BATCH) {
+		uint32_t n = MIN(t->n_lists - i, (uint32_t)PROBE_BATCH);
+
+		r = probe_batch(mr, t, c, deadline, t->lists + i, n, there);
+		for (uint32_t k = 0; !r && k < n; k++) {
+			if (there[k])
+				t->lists[kept++] = t->lists[i + k];
+		}
+	}
+	t->n_lists = kept;
+	return r;
+}
+
+/* all chunks between, when there are not too many to ask for each; else those a scan finds */
+static int truncation_candidates(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
+				 uint64_t deadline)
+{
+	uint32_t n = t->last - t->first, *p;
+	int r;
+
+	if (n > PROBE_MAX) {
+		r = truncation_scan(mr, t, c, deadline);
+		if (!r)
+			truncation_unique(t);
+		return r;
+	}
+	p = reallocarray(t->lists, n + 1, sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	t->lists = p;
+	for (t->n_lists = 0; t->first + 1 + t->n_lists < t->last; t->n_lists++)
+		p[t->n_lists] = t->first + 1 + t->n_lists;
+	return 0;
+}
+
+/* the counter is one, and has room; _ops is a hash */
 static int truncation_fits(struct meta_redis *mr, const struct truncation *t, struct redis_conn *c,
 			   uint64_t deadline)
 {
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	int64_t more = (int64_t)(align4k(t->length) - align4k(t->before.length));
-	int r;
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL, *ops = NULL;
+	int64_t more = (int64_t)(align4k(t->length) - align4k(t->before.length)), used;
+	const char *text;
+	size_t n;
+	int r = redis_cmd(c, deadline, &ops, "HLEN %s_ops", mr->prefix);
 
-	if (!t->capacity || more <= 0)
-		return 0;
-	r = redis_cmd(c, deadline, &reply, "GET %susedSpace", mr->prefix);
+	if (!r)
+		r = redis_cmd(c, deadline, &reply, "GET %susedSpace", mr->prefix);
 	if (r)
 		return r;
-	return reply_int(reply) + more > (int64_t)t->capacity ? -ENOSPC : 0;
+	text = reply_text(reply, &n);
+	used = reply_int(reply);
+	if (text && !used && strcmp(text, "0") != 0)
+		return -EIO;
+	if (used > INT64_MAX - ((int64_t)1 << 58) || used < INT64_MIN + ((int64_t)1 << 58))
+		return -EIO;
+	return t->capacity && more > 0 && used + more > (int64_t)t->capacity ? -ENOSPC : 0;
 }
 
 /* -EAGAIN: somebody else changed the file */
 static int truncation_try(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
-			  const struct args *op, uint64_t deadline)
+			  const struct args *op, const struct mark *k, uint64_t deadline)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	size_t n;
-	int r = redis_cmd(c, deadline, &reply, "WATCH %si%llu", mr->prefix,
-			  (unsigned long long)t->inode);
+	int r = redis_cmd(c, deadline, &reply, "WATCH %si%llu %s_gen", mr->prefix,
+			  (unsigned long long)t->inode, mr->prefix);
 
 	if (r)
 		return r;
 	redis_reply_freep(&reply);
 	reply = NULL;
-	r = redis_cmd(c, deadline, &reply, "GET %si%llu", mr->prefix, (unsigned long long)t->inode);
+	r = redis_cmd(c, deadline, &reply, "MGET %si%llu %s_gen", mr->prefix,
+		      (unsigned long long)t->inode, mr->prefix);
 	if (r)
 		return r;
-	if (reply_type(reply) == REDIS_NIL)
+	if (!mark_fits(k, reply_at(reply, 1), NULL))
+		return -EIO; /* the volume moved since the script looked */
+	if (reply_type(reply_at(reply, 0)) == REDIS_NIL)
 		return -ENOENT;
-	r = reply_attr(reply, &t->before);
+	r = reply_attr(reply_at(reply, 0), &t->before);
 	if (!r)
 		r = truncation_check(t);
 	if (r)
@@ -196,12 +271,11 @@ static int truncation_try(struct meta_redis *mr, struct truncation *t, struct re
 	t->after.length = t->length;
 	t->after.mtime = t->after.ctime = op->now;
 	truncation_place(t);
-	if (t->last - t->first > RPUSHX_MAX) {
-		r = truncation_scan(mr, t, c, deadline);
-		if (r)
-			return r;
-		truncation_unique(t);
-	}
+	r = truncation_candidates(mr, t, c, deadline);
+	if (!r)
+		r = truncation_probe(mr, t, c, deadline);
+	if (r)
+		return r;
 	r = truncation_append(mr, t, c, op, &n);
 	if (r)
 		return r;
@@ -217,6 +291,10 @@ static int truncation_try(struct meta_redis *mr, struct truncation *t, struct re
 	}
 	if (r)
 		return r;
+	for (size_t i = 0; i < reply_len(reply); i++) {
+		if (reply_type(reply_at(reply, i)) == REDIS_ERR)
+			return -EIO; /* in spite of all that was looked at */
+	}
 	return reply_type(reply) == REDIS_NIL ? -EAGAIN : 0;
 }
 
@@ -236,7 +314,8 @@ static int truncation_done(struct meta_redis *mr, const struct args *op, bool *r
 	return 0;
 }
 
-static int truncate_steps(struct meta_redis *mr, struct truncation *t, const struct args *op)
+static int truncate_steps(struct meta_redis *mr, struct truncation *t, const struct args *op,
+			  const struct mark *k)
 {
 	uint64_t deadline = op_deadline(mr);
 	struct redis_conn *c;
@@ -247,7 +326,7 @@ static int truncate_steps(struct meta_redis *mr, struct truncation *t, const str
 		r = redis_acquire(mr->redis, deadline, &c);
 		if (r)
 			break;
-		r = truncation_try(mr, t, c, op, deadline);
+		r = truncation_try(mr, t, c, op, k, deadline);
 		if (r && r != -EAGAIN && r != -ECONNRESET && r != -ETIMEDOUT) {
 			struct redis_reply *reply = NULL;
 
@@ -273,6 +352,7 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 	struct truncation t = {.inode = inode, .length = length, .through_handle = through_handle};
 	uint64_t inodes, before = 0;
 	struct args args;
+	struct mark k;
 	struct attr a;
 	bool stats;
 	int r;
@@ -286,9 +366,9 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 	args_text(&args, through_handle ? "1" : "0");
 	args_u64(&args, t.capacity);
 	args_u64(&args, MIDDLE_MAX);
-	r = op_eval(mr, SC_TRUNCATE, &args, &reply);
+	r = op_eval_until(mr, SC_TRUNCATE, &args, op_deadline(mr), &k, &reply);
 	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL) {
-		r = truncate_steps(mr, &t, &args);
+		r = truncate_steps(mr, &t, &args, &k);
 		a = t.after;
 		before = t.before.length;
 	} else if (!r) {

@@ -45,6 +45,10 @@ local a = char(bit.band(byte(pa, 1), SKIP_TRASH)) .. p16(typ * 4096 + m) ..
 	p64(length) .. p32(tonumber(ARGV[12])) .. ARGV[4] ..
 	(tier ~= 0 and char(tier) or '') .. '\0'
 
+need_counters('usedSpace', 'totalInodes')
+if typ == DIR then
+	need_hashes('dirUsedInodes', 'dirDataLength', 'dirUsedSpace')
+end
 account(1, 1)
 call('SET', P .. 'i' .. text, a)
 if typ == DIR then

@@ -90,7 +90,35 @@ local function pages(len)
 	return n > 0 and n or 1
 end
 
--- usedSpace and totalInodes; before the other writes, since text that is no number makes them fail
+-- What will be added to or put into, looked at before the first write: these stop the script when a
+-- key is of another type, or holds no number (or one with no room above it) where one is needed.
+-- (Lists, sets and sorted sets: by a call of LLEN, SCARD, ZCARD.)
+local function need_hashes(...)
+	for i, k in ipairs({ ... }) do
+		call('HLEN', P .. k)
+	end
+end
+
+local function need_number(v)
+	if v and ((not string.find(v, '^%-?[1-9]%d*$') and v ~= '0') or
+			less_text('8999999999999999999', (string.gsub(v, '-', '')))) then
+		error('damaged counter')
+	end
+end
+
+local function need_counters(...)
+	for i, k in ipairs({ ... }) do
+		need_number(call('GET', P .. k))
+	end
+end
+
+local function need_fields(k, ...)
+	for i, f in ipairs({ ... }) do
+		need_number(call('HGET', P .. k, f))
+	end
+end
+
+-- usedSpace and totalInodes (need_counters came before)
 local function account(dpages, dinodes)
 	if dpages ~= 0 then
 		call('INCRBY', P .. 'usedSpace', fmt('%.0f', dpages * 4096))

@@ -84,7 +84,7 @@ if de then
 		if dtyp == DIR and call('HLEN', P .. 'd' .. dec(dino)) > 0 then
 			return fail(ENOTEMPTY)
 		end
-		plan, err = remove_plan(dst, dname, de, b, ARGV[11], ARGV[13])
+		plan, err = remove_plan(dst, dname, de, b, ARGV[11], ARGV[12], ARGV[13])
 		if not plan then
 			return fail(err)
 		end
@@ -96,14 +96,26 @@ if de then
 	end
 end
 
+-- r has several links, and one of them moves
+local function many(r)
+	return not same and field(r, PARENT) == NONE and kind(r) ~= DIR
+end
+
 -- moves the one link of record r from directory text f to t (8 bytes tb)
 local function reparent(r, rtext, f, t, tb)
-	if field(r, PARENT) ~= NONE or kind(r) == DIR then
+	if not many(r) then
 		return put(r, PARENT, tb)
 	end
 	call('HINCRBY', P .. 'p' .. rtext, t, 1)
 	call('HINCRBY', P .. 'p' .. rtext, f, -1)
 	return r
+end
+
+if many(a) then
+	need_fields('p' .. text, src, dst)
+end
+if exchange and many(b) then
+	need_fields('p' .. dec(dino), src, dst)
 end
 
 local result = { a, ino, 'move' }

@@ -35,7 +35,7 @@ end
 if a and sticky(pa, a, uid) then
 	return fail(EACCES)
 end
-local plan, err = remove_plan(parent, name, e, a, ARGV[7], '')
+local plan, err = remove_plan(parent, name, e, a, ARGV[7], '', '')
 if not plan then
 	return fail(err)
 end

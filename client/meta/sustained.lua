@@ -16,6 +16,9 @@ if not a or u32(a, NLINK) > 0 then
 	return { 'kept' }
 end
 local length = field(a, LENGTH)
+need_counters('usedSpace', 'totalInodes')
+call('ZCARD', P .. 'delfiles')
+call('SCARD', session)
 account(-pages(length), -1)
 call('ZADD', P .. 'delfiles', dec(sub(ARGV[3], 1, 8)), ino .. ':' .. dec(length))
 call('DEL', P .. 'i' .. ino, P .. 'x' .. ino)

@@ -5,6 +5,7 @@ if bad then
 	return bad
 end
 local r, live = 0, {}
+call('ZCARD', P .. 'allSessions')
 for i, f in ipairs(call('HKEYS', P .. '_ops')) do
 	local sid = string.match(f, '^%d+')
 	if sid and live[sid] == nil then

@@ -2,26 +2,40 @@
 -- Behind the prelude of scripts that remove something. An item that goes is planned first (reads,
 -- checks), then written.
 
--- the hour's directory of the trash: {bytes}, to be made when it is new; nil when the trash has no
--- root
+local STATS = { 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes',
+	'dirQuota', 'dirQuotaUsedSpace', 'dirQuotaUsedInodes' }
+
+-- the hour's directory of the trash, to be made when it is new; or nil and an errno, as when the
+-- trash has no root
 local function hour_find(name)
 	local e = call('HGET', P .. 'd' .. TRASH_TEXT, name)
 	if e then
+		if #e ~= 9 then
+			return nil, EIO
+		end
+		need_hashes('d' .. dec(sub(e, 2, 9)))
 		return { ino = sub(e, 2, 9), name = name }
 	end
 	if call('EXISTS', P .. 'i' .. TRASH_TEXT) == 0 then
-		return nil
+		return nil, ENOENT
 	end
-	return { make = true, name = name }
+	need_counters('nextTrash', 'usedSpace', 'totalInodes')
+	need_hashes('dirUsedInodes', 'dirDataLength', 'dirUsedSpace')
+	local n = tonumber(call('GET', P .. 'nextTrash') or '0') + 1
+	if n < 1 or n > 4026531839 then	-- as many fit behind the trash's own number
+		return nil, EIO
+	end
+	local ino = sub(TRASH, 1, 4) .. p32(268435456 + n)
+	need_hashes('d' .. dec(ino))
+	return { ino = ino, make = true, name = name }
 end
 
 local function hour_make(h, now)
 	if not h.make then
 		return
 	end
-	local n = call('INCR', P .. 'nextTrash')
+	call('INCR', P .. 'nextTrash')
 	account(1, 1)
-	h.ino = sub(TRASH, 1, 4) .. p32(268435456 + n)
 	local text = dec(h.ino)
 	call('SET', P .. 'i' .. text, '\0' .. p16(DIR * 4096 + 365) .. p32(0) .. p32(0) ..
 		now .. now .. now .. p32(2) .. p64(4096) .. p32(0) .. TRASH .. '\0')
@@ -38,20 +52,30 @@ end
 -- What will happen to the item of entry e (9 bytes) with record a (nil: lost): plan, or nil and an
 -- errno. hour: '' when it goes for good.
 -- open: 8 bytes for each file that is open in this client.
-local function remove_plan(parent, name, e, a, hour, open)
+local function remove_plan(parent, name, e, a, hour, session, open)
 	local r = {
 		type = byte(e, 1), ino = sub(e, 2, 9), a = a, parent = parent, name = name, e = e,
 	}
 	r.text = dec(r.ino)
+	local many = a and field(a, PARENT) == NONE
+	if r.type == DIR then
+		need_hashes(unpack(STATS))
+	end
+	if many then
+		need_fields('p' .. r.text, parent)
+	end
 	if hour ~= '' and a and not flag(a, SKIP_TRASH) then
-		local h = hour_find(hour)
+		local h, err = hour_find(hour)
 		if not h then
-			return nil, ENOENT
+			return nil, err
 		end
 		local tname = trash_name(parent, r.text, name)
 		-- the same link was thrown away before within this hour
 		if r.type == DIR or h.make or u32(a, NLINK) <= 1 or
 				call('HEXISTS', P .. 'd' .. dec(h.ino), tname) == 0 then
+			if many then
+				need_fields('p' .. r.text, dec(h.ino))
+			end
 			r.hour, r.tname = h, tname
 			return r
 		end
@@ -63,12 +87,16 @@ local function remove_plan(parent, name, e, a, hour, open)
 			end
 		end
 	end
+	need_counters('usedSpace', 'totalInodes')
+	call('ZCARD', P .. 'delfiles')
+	if r.open then
+		call('SCARD', P .. 'session' .. session)
+	end
 	return r
 end
 
 local function remove_stats(text)
-	for _, k in ipairs({ 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes',
-			'dirQuota', 'dirQuotaUsedSpace', 'dirQuotaUsedInodes' }) do
+	for _, k in ipairs(STATS) do
 		call('HDEL', P .. k, text)
 	end
 end

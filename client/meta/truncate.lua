@@ -44,14 +44,19 @@ end
 local function zeros(pos, len)
 	return p32(pos) .. NONE .. NONE .. p32(len)
 end
-call('LLEN', key(li))	-- not a list: found out before the first write
-call('LLEN', key(ri))
+need_counters('usedSpace')
+local between = {}
+for i = li, ri do
+	if call('LLEN', key(i)) > 0 and i > li and i < ri then
+		between[#between + 1] = key(i)
+	end
+end
 account(delta, 0)
 a = put(touch(a, now), LENGTH, length)
 call('SET', P .. 'i' .. ino, a)
 call('RPUSH', key(li), zeros(lo, li == ri and ro - lo or CHUNK - lo))
-for i = li + 1, ri - 1 do
-	call('RPUSHX', key(i), zeros(0, CHUNK))
+for i, k in ipairs(between) do
+	call('RPUSH', k, zeros(0, CHUNK))
 end
 if ri > li and ro > 0 then
 	call('RPUSH', key(ri), zeros(0, ro))

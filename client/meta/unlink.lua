@@ -37,7 +37,7 @@ if a then
 		return fail(EPERM)
 	end
 end
-local plan, err = remove_plan(parent, name, e, a, ARGV[8], ARGV[10])
+local plan, err = remove_plan(parent, name, e, a, ARGV[8], ARGV[9], ARGV[10])
 if not plan then
 	return fail(err)
 end

@@ -7,6 +7,7 @@ if bad then
 	return bad
 end
 local n, prefix = 0, ARGV[1] .. '_'
+call('SCARD', P .. 'locked' .. ARGV[1])
 local t = redis.call('TYPE', ARGV[2])
 if (t.ok or t) == 'hash' then
 	for i, f in ipairs(call('HKEYS', ARGV[2])) do

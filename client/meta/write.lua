@@ -24,6 +24,7 @@ if over(delta, 0, ARGV[9], '0') then
 	return fail(ENOSPC)
 end
 call('LLEN', list)
+need_counters('usedSpace')
 account(delta, 0)
 a = put(put(put(a, LENGTH, length), MTIME, ARGV[8]), CTIME, ARGV[3])
 call('SET', P .. 'i' .. ARGV[4], a)
