@@ -239,6 +239,76 @@ def test_B08_an_old_volumes_blocks_are_never_served(lab, redis, rgw, bucket, jui
                 assert f.read() == new
 
 
+@pytest.mark.parametrize("how", ["dump-load", "destroy-format"])
+def test_B08_old_bytes_are_never_read_by_who_stayed_up(lab, redis, rgw, bucket, juicefs, how):
+    """the same under mounts and a daemon that live through it: inode and slice numbers come back with other bytes, as many, and what the
+    kernel, the mounts and the daemon keep must not be taken for them"""
+    from lab import run
+    meta = redis.url(1)
+    lab.format(meta, "vol", rgw, bucket)
+    d = lab.daemon(meta, 1)
+    flags = ["--heartbeat", "2"]
+    stayed = [lab.group_mount(meta, "m1", socket=d.socket, flags=flags), lab.group_mount(meta, "m2", flags=flags), lab.mount(meta, "m3", flags)]
+    write_file(stayed[0].path("base"), b"base")
+    dump = f"{lab.folder}/dump.json"
+    env = dict(lab.env, ACCESS_KEY=rgw.ACCESS, SECRET_KEY=rgw.KEY)
+    run([juicefs, "dump", meta, dump, "--keep-secret-key"], env=env)
+    names = [f"f{i}" for i in range(4)]
+    old = {n: noise(BLOCK + 5, i) for i, n in enumerate(names)}
+    for n in names:
+        write_file(stayed[0].path(n), old[n])
+    lab.stoke("warmup", *(stayed[0].path(n) for n in names))
+    held = []
+    for m in stayed:
+        for n in names:
+            f = open(m.path(n), "rb")
+            assert f.read() == old[n]
+            held.append(f)
+    inodes = [os.stat(stayed[0].path(n)).st_ino for n in names]
+    redis.client(1).flushdb()
+    if how == "dump-load":
+        run([juicefs, "load", meta, dump], env=env)
+    else:
+        s3 = rgw.client()
+        for o in s3.list_objects_v2(Bucket=bucket).get("Contents", []):
+            s3.delete_object(Bucket=bucket, Key=o["Key"])
+        lab.format(meta, "vol", rgw, bucket)
+        redis.client(1).set("nextInode", inodes[0] - 1)
+    writer = lab.mount(meta, "m4")
+    new = {n: noise(BLOCK + 5, 100 + i) for i, n in enumerate(names)}
+    for n in names:
+        write_file(writer.path(n), new[n])
+    if how == "destroy-format":
+        assert set(inodes) & {os.stat(writer.path(n)).st_ino for n in names}
+    end, good, failed = time.monotonic() + 15, set(), 0
+    while time.monotonic() < end and len(good) < len(stayed) * len(names):
+        for m in stayed:
+            for n in names:
+                try:
+                    with open(m.path(n), "rb") as f:
+                        assert f.read() == new[n]
+                    good.add((m, n))
+                except OSError:
+                    failed += 1
+        time.sleep(0.2)
+    print(f"{len(good)} good, {failed} failed")
+    if how == "dump-load":
+        assert len(good) == len(stayed) * len(names)
+    for f in held:
+        f.close()
+    # mounts that are made again, with the same daemon where it is still of this volume
+    for m in stayed:
+        m.stop()
+        lab.started.remove(m)
+    if how == "destroy-format":
+        d.stop()
+        d.again()
+    for m in (lab.group_mount(meta, "m5", socket=d.socket), lab.group_mount(meta, "m6")):
+        for n in names:
+            with open(m.path(n), "rb") as f:
+                assert f.read() == new[n]
+
+
 def test_signal_daemon_stops_cleanly(lab, one):
     d, m1, m2 = one
     write_file(m1.path("f"), noise(BLOCK))
