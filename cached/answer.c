@@ -8,6 +8,7 @@
  * full, or broken), and nobody else writes meanwhile. */
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include "cached/conn.h"
@@ -160,11 +161,29 @@ static struct blob sums_of_file(const struct call *k)
 	return sums;
 }
 
+/* The descriptor is counted before it is looked at: a file that is removed after that is known to
+ * be held. false: bytes are sent instead */
+static bool pass(struct call *k)
+{
+	struct conn *c = k->conn;
+	struct passed *p = store_passed(c->worker->conf->store);
+	struct stat st;
+
+	if (c->held.n >= CONN_MAX_FDS || passed_add(p, &c->held, &k->key) < 0)
+		return false;
+	if (fstat(k->data.file->fd, &st) < 0 || st.st_nlink == 0) {
+		(void)passed_closed(p, &c->held, &k->key);
+		return false;
+	}
+	counters_fds(c->worker->conf->counters, 1);
+	return true;
+}
+
 static void answer_file(struct call *k)
 {
 	struct conn *c = k->conn;
 
-	if ((k->frame.flags & FRAME_WANT_FD) && c->local && c->fds_out < CONN_MAX_FDS) {
+	if ((k->frame.flags & FRAME_WANT_FD) && c->local && pass(k)) {
 		k->pass_fd = true;
 		answer_queue(k, ST_OK, FRAME_HAS_FD);
 		return;
@@ -314,10 +333,6 @@ static void send_job(struct workq_job *job)
 static void answer_sent(struct conn *c, struct call *k)
 {
 	metric_add(c->worker->conf->counters->bytes_sent, k->sent);
-	if (k->pass_fd) {
-		c->fds_out++;
-		counters_fds(c->worker->conf->counters, 1);
-	}
 	call_free(k);
 }
 

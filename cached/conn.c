@@ -67,8 +67,8 @@ void conn_drop(struct conn *c, enum reject why)
 	loop_watch_set(&c->watch, 0);
 	(void)shutdown(c->fd, SHUT_RDWR); /* a disk thread that sends stops soon */
 	list_move(&c->worker->closed, &c->link);
-	counters_fds(counters, -(int)c->fds_out);
-	c->fds_out = 0;
+	counters_fds(counters, -(int)c->held.n);
+	passed_drop(store_passed(c->worker->conf->store), &c->held);
 	free(TAKE_PTR(c->hello));
 	body_drop(c);
 }
@@ -529,6 +529,7 @@ int conn_new(struct worker *w, int fd, bool local)
 	list_init(&c->link);
 	list_init(&c->calls);
 	list_init(&c->out);
+	passed_holder_init(&c->held);
 	loop_post(w->loop, &c->start);
 	return 0;
 }

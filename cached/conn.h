@@ -25,6 +25,7 @@
 #ifndef STOKE_CACHED_CONN_H
 #define STOKE_CACHED_CONN_H
 
+#include "cached/passed.h"
 #include "cached/worker.h"
 #include "common/block/source.h"
 
@@ -92,9 +93,9 @@ struct conn {
 	uint64_t written_us; /* when the reader last took a byte while something waits */
 	struct hello_state *hello; /* until SERVING */
 	struct list_node calls, out;
-	unsigned n_calls; /* both lists and a body being read */
-	unsigned fds_out;
-	struct call *body; /* a PUT whose body is being read */
+	unsigned n_calls;	   /* both lists and a body being read */
+	struct passed_holder held; /* descriptors that went out */
+	struct call *body;	   /* a PUT whose body is being read */
 	size_t body_have;
 	struct workq_job send_job; /* while lent */
 	struct loop_job sent_job;

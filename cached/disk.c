@@ -14,7 +14,7 @@
 #include "common/clock.h"
 #include "common/object/crypt.h"
 
-enum { OWED_US = 5000000, FS_BLOCK = 4096, TREE_DEPTH = 4 };
+enum { OWED_US = 5000000, FS_BLOCK = 4096, TREE_DEPTH = 4, REFUSED_MAX = 64 << 20 };
 
 static void hex_of(const struct hash128 *volume, char ret[33])
 {
@@ -442,7 +442,7 @@ int disk_deficit(struct disk *d, uint64_t bytes, struct disk_deficit *ret)
 {
 	uint64_t used = atomic_load_explicit(&d->used, memory_order_relaxed);
 	uint64_t writing = atomic_load_explicit(&d->writing, memory_order_relaxed);
-	uint64_t owed, owed_files;
+	uint64_t owed, owed_files, refused;
 	struct space s = {0};
 	int r = space_of(d, &s);
 
@@ -451,11 +451,12 @@ int disk_deficit(struct disk *d, uint64_t bytes, struct disk_deficit *ret)
 	mtx_lock(&d->lock);
 	if (clock_us() - d->owed_since_us > OWED_US)
 		d->owed = d->owed_inodes = 0;
-	owed = d->owed;
+	owed = d->owed + atomic_load_explicit(&d->held, memory_order_relaxed);
+	refused = bytes ? d->refused : 0;
 	owed_files = d->owed_inodes;
 	mtx_unlock(&d->lock);
 	ret->bytes = MAX(missing(used + writing + bytes, d->capacity),
-			 missing(s.bytes_wanted + writing + bytes, s.bytes + owed));
+			 missing(s.bytes_wanted + writing + bytes + refused, s.bytes + owed));
 	ret->files = missing(s.files_wanted + 1, s.files + owed_files);
 	return 0;
 }
@@ -466,6 +467,15 @@ void disk_owe(struct disk *d, uint64_t bytes, uint64_t files)
 	d->owed += bytes;
 	d->owed_inodes += files;
 	d->owed_since_us = clock_us();
+	mtx_unlock(&d->lock);
+}
+
+void disk_refused(struct disk *d, uint64_t bytes)
+{
+	uint64_t most = MIN(d->capacity / 8, (uint64_t)REFUSED_MAX);
+
+	mtx_lock(&d->lock);
+	d->refused = bytes ? MIN(d->refused + bytes, most) : 0;
 	mtx_unlock(&d->lock);
 }
 

@@ -34,6 +34,8 @@ struct disk {
 	double free_ratio;	   /* share of the file system's bytes and inodes left to others */
 	atomic_uint_fast64_t used; /* bytes of present blocks, as the file system counts them */
 	atomic_uint_fast64_t writing; /* bytes on their way */
+	/* bytes of removed blocks that wait for mounts to close them (passed.h) */
+	atomic_uint_fast64_t held;
 	/* when a write last began or ended: a hung disk shows here */
 	atomic_uint_fast64_t progress_us;
 	atomic_uint_fast64_t errors;
@@ -42,6 +44,9 @@ struct disk {
 	struct mtx lock;  /* over the members below */
 	/* removed for space that has not shown up yet (open descriptors hold it) */
 	uint64_t owed, owed_inodes, owed_since_us;
+	/* bytes that were not written while removed blocks were held open: room is made for them,
+	 * too, so that what is waited for once serves many */
+	uint64_t refused;
 };
 
 /* Makes or takes {cache-dir}/{UUID}, locks it and starts its threads. -EBUSY: another daemon has
@@ -79,8 +84,11 @@ struct disk_deficit {
 	uint64_t bytes, files;
 };
 int disk_deficit(struct disk *d, uint64_t bytes, struct disk_deficit *ret);
-/* bytes in files were removed to make room; says so until they show up as free */
+/* bytes in files were removed to make room; says so until they show up as free. Not those in
+ * d->held */
 void disk_owe(struct disk *d, uint64_t bytes, uint64_t files);
+/* bytes were not written, because what was removed is held open; 0: some were */
+void disk_refused(struct disk *d, uint64_t bytes);
 /* room on the file system itself for bytes more; false also when removed files are still held
  * open */
 bool disk_has_room(struct disk *d, uint64_t bytes);

@@ -174,10 +174,8 @@ static void serve_closed(struct call *k)
 {
 	struct conn *c = k->conn;
 
-	if (c->fds_out) {
-		c->fds_out--;
+	if (passed_closed(store_passed(c->worker->conf->store), &c->held, &k->key))
 		counters_fds(c->worker->conf->counters, -1);
-	}
 	answer_status(k, ST_OK, NULL);
 }
 
@@ -207,6 +205,10 @@ static void serve_key(struct call *k)
 {
 	struct hash128 volume = store_volume(k->conn->worker->conf->store);
 
+	if (k->frame.op == OP_CLOSED) { /* of the generation before, too */
+		serve_closed(k);
+		return;
+	}
 	if (memcmp(volume.b, k->key.volume.b, sizeof(volume.b)) != 0) {
 		metric_add(k->conn->worker->conf->counters->stale, 1);
 		answer_status(k, ST_STALE, NULL);
@@ -225,11 +227,8 @@ static void serve_key(struct call *k)
 	case OP_STAT:
 		serve_stat(k, true);
 		break;
-	case OP_BAD:
-		serve_bad(k);
-		break;
 	default:
-		serve_closed(k);
+		serve_bad(k);
 	}
 }
 

@@ -296,6 +296,7 @@ static void store_free(struct store *s)
 	if (s->pending.slot)
 		hashmap_fini(&s->pending);
 	files_free(s->files);
+	passed_free(s->passed);
 	index_free(s->ix);
 	ring_free(s->placement);
 	mtx_fini(&s->lock);
@@ -409,6 +410,8 @@ static int start(struct store *s)
 
 	if (r == 0)
 		r = files_new(MAX(conf->max_open, 16u), &s->files);
+	if (r == 0)
+		r = passed_new(&s->passed);
 	if (r == 0)
 		r = workq_new("janitor", 1, 4, &s->janitor);
 	if (r == 0)
@@ -587,14 +590,8 @@ void store_verify(struct store *s, const struct block_key *k)
 static void trim_job(struct workq_job *job)
 {
 	struct disk_job j = job_take(job);
-	struct disk_deficit def;
 
-	if (disk_deficit(j.disk, 0, &def) == 0 && (def.bytes || def.files)) {
-		uint64_t freed = store_evict(j.store, j.disk, def.bytes, def.files);
-
-		if (freed && !disk_has_room(j.disk, 0))
-			disk_owe(j.disk, freed, def.files);
-	}
+	(void)store_make_room(j.store, j.disk, 0);
 	mtx_lock(&j.store->lock);
 	j.store->health[j.disk->number].trimming = false;
 	mtx_unlock(&j.store->lock);
@@ -637,6 +634,11 @@ void store_stat(struct store *s, struct msg_stat *ret)
 		ret->bytes += atomic_load_explicit(&s->conf.disks[i]->used, memory_order_relaxed);
 		ret->capacity_bytes += s->conf.disks[i]->capacity;
 	}
+}
+
+struct passed *store_passed(struct store *s)
+{
+	return s->passed;
 }
 
 struct workq *store_place(struct store *s, const struct block_key *k)

@@ -6,6 +6,7 @@
 
 #include "cached/files.h"
 #include "cached/index.h"
+#include "cached/passed.h"
 #include "cached/store.h"
 #include "common/hashmap.h"
 #include "common/log.h"
@@ -26,6 +27,7 @@ struct store {
 	struct store_conf conf;
 	struct index *ix;
 	struct files *files;
+	struct passed *passed;
 	struct ring *placement; /* of disks; NULL when there is one */
 	struct workq *janitor;
 	uint64_t started_us;
@@ -63,6 +65,8 @@ bool store_pending_wait(struct store *s, struct block_req *waiter, bool drop);
 int store_remove(struct store *s, struct disk *d, const struct block_key *k);
 /* removes blocks until so much is free again; returns the bytes removed. In a disk's thread */
 uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t files);
+/* evicts until so many bytes more fit. -ENOSPC: they do not (yet). In a disk's thread */
+int store_make_room(struct store *s, struct disk *d, uint64_t bytes);
 /* the disk failed (r < 0) or worked */
 void store_disk_result(struct store *s, struct disk *d, const char *what, int r);
 

@@ -6,7 +6,7 @@
  *
  *	store_keep -> pending, queued -> index_begin -> room made, file written -> index_commit
  *		   -> not pending any more -> waiters told
- *	a full disk: evict, once again -> index_abort -> waiters told why
+ *	a full disk: index_abort -> waiters told why
  *
  * Bound: pending blocks hold pool memory, at most half of the pool when a disk makes no progress,
  * three quarters in any case; beyond that, blocks that nobody waits for are skipped. */
@@ -211,6 +211,8 @@ int store_remove(struct store *s, struct disk *d, const struct block_key *k)
 	r = disk_remove_block(d, k);
 	if (r < 0)
 		store_disk_result(s, d, "remove", r);
+	else
+		passed_unlinked(s->passed, d, k, disk_cost(k->size));
 	disk_used(d, disk_cost(k->size), false);
 	index_gone(s->ix, k);
 	return r;
@@ -233,22 +235,30 @@ uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t f
 /* The deficit is computed once: what was removed and is still held open by somebody counts as on
  * its way, so that one mount's open descriptors do not empty the cache; until it is really free
  * nothing new is written. */
-static int make_room(struct store *s, struct disk *d, uint64_t bytes)
+int store_make_room(struct store *s, struct disk *d, uint64_t bytes)
 {
 	struct disk_deficit def;
-	uint64_t freed;
+	uint64_t freed, held;
 	int r;
 
 	if (bytes > d->capacity)
 		return -ENOSPC;
+	passed_expire(s->passed);
 	r = disk_deficit(d, bytes, &def);
 	if (r < 0)
 		return r;
+	held = atomic_load_explicit(&d->held, memory_order_relaxed);
 	freed = def.bytes || def.files ? store_evict(s, d, def.bytes, def.files) : 0;
-	if (disk_has_room(d, bytes))
+	if (disk_has_room(d, bytes)) {
+		if (bytes)
+			disk_refused(d, 0);
 		return 0;
-	if (freed)
-		disk_owe(d, freed, def.files);
+	}
+	held = atomic_load_explicit(&d->held, memory_order_relaxed) - held;
+	if (freed > held && (int64_t)held >= 0)
+		disk_owe(d, freed - held, def.files);
+	if (bytes && atomic_load_explicit(&d->held, memory_order_relaxed))
+		disk_refused(d, bytes);
 	return -ENOSPC;
 }
 
@@ -268,17 +278,21 @@ static int begin(struct store *s, const struct block_key *k)
 	return r;
 }
 
-static int write_once(struct store *s, struct pending *p)
+/* *ret_full: the disk has less room than it says (a quota) */
+static int write_once(struct store *s, struct pending *p, bool *ret_full)
 {
 	uint64_t cost = disk_cost(p->key.size);
 	struct disk *d = p->disk;
-	int r = make_room(s, d, cost);
+	int r = store_make_room(s, d, cost);
 
+	*ret_full = false;
 	if (r < 0)
 		return r;
 	atomic_fetch_add_explicit(&d->writing, cost, memory_order_relaxed);
 	r = disk_write_block(d, &p->key, blob_mem(&p->data), p->sums);
 	atomic_fetch_sub_explicit(&d->writing, cost, memory_order_relaxed);
+	*ret_full = (r == -ENOSPC || r == -EDQUOT) &&
+		    !atomic_load_explicit(&d->held, memory_order_relaxed);
 	return r;
 }
 
@@ -287,6 +301,7 @@ static int store_block(struct store *s, struct pending *p)
 	uint64_t cost = disk_cost(p->key.size);
 	struct disk *d = p->disk;
 	int r = begin(s, &p->key);
+	bool full;
 
 	if (r == -EEXIST) {
 		p->stored = NULL; /* by somebody else */
@@ -294,10 +309,10 @@ static int store_block(struct store *s, struct pending *p)
 	}
 	if (r < 0)
 		return r;
-	r = write_once(s, p);
-	if (r == -ENOSPC || r == -EDQUOT) {
-		(void)store_evict(s, d, cost <= d->capacity ? cost : 0, 1);
-		r = write_once(s, p);
+	r = write_once(s, p, &full);
+	if (full) {
+		(void)store_evict(s, d, cost, 1);
+		r = write_once(s, p, &full);
 	}
 	store_disk_result(s, d, "write", r);
 	if (r < 0) {

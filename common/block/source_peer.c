@@ -30,7 +30,8 @@
 #include "common/clock.h"
 
 enum {
-	FDS = 256, /* descriptors kept at most; 1 GiB of blocks that cannot be evicted */
+	FDS = 256, /* descriptors kept at most, and of so many bytes */
+	FDS_BYTES = 1 << 30,
 	HEDGE_MIN_US = 50000,
 	HEDGE_MAX_US = 250000,
 	WATCH_US = 500000, /* between looks at a peer that fetches: is it still alive? */
@@ -578,7 +579,7 @@ int source_peer_new(struct req_env *env, struct source *next, const struct sourc
 	sp->env.disk = conf->disk;
 	r = peer_metrics(sp, env->metrics);
 	if (r == 0 && conf->disk && conf->mode == PEER_OWNER)
-		r = fd_cache_new(FDS, &sp->env.fds);
+		r = fd_cache_new(FDS, FDS_BYTES, env->timers, &sp->env.fds);
 	if (r == 0)
 		r = source_init(&sp->base, conf->mode == PEER_OWNER ? &owner_ops : &holder_ops, env,
 				next);

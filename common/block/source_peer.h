@@ -10,7 +10,9 @@
 struct fd_cache;
 struct fd_entry; /* counted */
 
-int fd_cache_new(unsigned max, struct fd_cache **ret);
+/* at most max of together max_bytes of blocks; loop closes those that are of no use any more (NULL:
+ * nobody does) */
+int fd_cache_new(unsigned max, uint64_t max_bytes, struct loop *loop, struct fd_cache **ret);
 void fd_cache_free(struct fd_cache *c); /* NULL is fine */
 /* a reference, or NULL */
 struct fd_entry *fd_cache_find(struct fd_cache *c, const struct block_key *k);

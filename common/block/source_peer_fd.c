@@ -1,16 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of block files that the daemon of this node passed: a bounded number, least recently
- * used leave first. Any thread; one leaf lock; closing and telling the daemon happen outside of it.
- * The daemon counts what it passed, so every descriptor that came is answered by one CLOSED. */
+/* Descriptors of block files that the daemon of this node passed: a bounded number of a bounded size,
+ * least recently used leave first. Any thread; one leaf lock; closing and telling the daemon happen
+ * outside of it. The daemon counts what it passed, so every descriptor that came is answered by one
+ * CLOSED.
+ *
+ * A file that the daemon removed takes its disk's space until it is closed here, and the daemon
+ * waits for that. So such ones leave when they are found: at their next use, or by the sweep on the
+ * loop, which also closes what was not used for a while. */
 #include "common/block/source_peer.h"
 
+#include <sys/stat.h>
+
+#include "common/clock.h"
 #include "common/hashmap.h"
+
+enum {
+	SWEEP_US = 250000,
+	SWEEP_MOST = 32, /* closed at a time: the end of a large file is work */
+	IDLE_US = 30000000,
+};
 
 struct fd_cache {
 	struct mtx lock;
 	struct hashmap map GUARDED_BY(lock);
 	struct list_node lru GUARDED_BY(lock); /* oldest first */
 	unsigned n GUARDED_BY(lock), max;
+	uint64_t bytes GUARDED_BY(lock), max_bytes;
+	struct loop *loop; /* NULL: no sweep */
+	struct loop_timer sweep;
+	struct fd_entry **all; /* the sweep's: room for max */
 };
 
 struct fd_entry {
@@ -20,20 +38,33 @@ struct fd_entry {
 	int fd;
 	struct peer *peer;
 	bool bulk;     /* over which of its connections it came */
+	bool listed;   /* in the cache; under its lock */
 	unsigned refs; /* atomic; the cache's is one */
+	uint64_t used_us;
 };
 
-int fd_cache_new(unsigned max, struct fd_cache **ret)
+static void sweep_start(void *arg);
+static void sweep_stop(void *arg);
+
+int fd_cache_new(unsigned max, uint64_t max_bytes, struct loop *loop, struct fd_cache **ret)
 {
 	struct fd_cache *c = calloc(1, sizeof(*c));
 
-	if (!c || hashmap_init(&c->map, max) < 0) {
+	if (c)
+		c->all = calloc(max, sizeof(*c->all));
+	if (!c || !c->all || hashmap_init(&c->map, max) < 0) {
+		if (c)
+			free(c->all);
 		free(c);
 		return -ENOMEM;
 	}
 	mtx_init(&c->lock);
 	list_init(&c->lru);
 	c->max = max;
+	c->max_bytes = max_bytes;
+	c->loop = loop;
+	if (loop)
+		loop_run_sync(loop, sweep_start, c);
 	*ret = c;
 	return 0;
 }
@@ -44,10 +75,13 @@ void fd_cache_free(struct fd_cache *c)
 
 	if (!c)
 		return;
+	if (c->loop)
+		loop_run_sync(c->loop, sweep_stop, c);
 	while ((n = list_pop(&c->lru)))
 		fd_entry_unref(container_of(n, struct fd_entry, link));
 	hashmap_fini(&c->map);
 	mtx_fini(&c->lock);
+	free(c->all);
 	free(c);
 }
 
@@ -66,6 +100,7 @@ static struct fd_entry *find_locked(struct fd_cache *c, const struct block_key *
 	e = container_of(n, struct fd_entry, node);
 	list_del(&e->link);
 	list_add_tail(&c->lru, &e->link);
+	e->used_us = clock_us();
 	__atomic_fetch_add(&e->refs, 1, __ATOMIC_RELAXED);
 	return e;
 }
@@ -74,7 +109,31 @@ static void remove_locked(struct fd_cache *c, struct fd_entry *e)
 {
 	hashmap_del(&c->map, &e->node);
 	list_del(&e->link);
+	e->listed = false;
+	c->bytes -= e->key.size;
 	c->n--;
+}
+
+/* whoever has a reference; the cache's goes */
+static void entry_forget(struct fd_cache *c, struct fd_entry *e)
+{
+	bool listed;
+
+	mtx_lock(&c->lock);
+	listed = e->listed;
+	if (listed)
+		remove_locked(c, e);
+	mtx_unlock(&c->lock);
+	if (listed)
+		fd_entry_unref(e);
+}
+
+/* the daemon removed the file */
+static bool entry_gone(const struct fd_entry *e)
+{
+	struct stat st;
+
+	return fstat(e->fd, &st) < 0 || st.st_nlink == 0;
 }
 
 struct fd_entry *fd_cache_find(struct fd_cache *c, const struct block_key *k)
@@ -84,6 +143,8 @@ struct fd_entry *fd_cache_find(struct fd_cache *c, const struct block_key *k)
 	mtx_lock(&c->lock);
 	e = find_locked(c, k);
 	mtx_unlock(&c->lock);
+	if (e && entry_gone(e))
+		entry_forget(c, e); /* its bytes are good, once more */
 	return e;
 }
 
@@ -107,7 +168,8 @@ static void entry_close(struct fd_entry *e)
 struct fd_entry *fd_cache_add(struct fd_cache *c, const struct block_key *k, int fd,
 			      struct peer *peer, bool bulk)
 {
-	struct fd_entry *e = calloc(1, sizeof(*e)), *old, *leaves = NULL;
+	struct fd_entry *e = calloc(1, sizeof(*e)), *old;
+	struct list_node leaving, *n;
 
 	if (!e) {
 		close_and_tell(fd, k, peer, bulk);
@@ -118,21 +180,28 @@ struct fd_entry *fd_cache_add(struct fd_cache *c, const struct block_key *k, int
 	e->peer = peer;
 	e->bulk = bulk;
 	e->refs = 2;
+	e->used_us = clock_us();
+	list_init(&leaving);
 	mtx_lock(&c->lock);
 	old = find_locked(c, k);
 	if (!old) {
 		hashmap_add(&c->map, &e->node, k->digest);
 		list_add_tail(&c->lru, &e->link);
-		if (++c->n > c->max) {
-			leaves = container_of(c->lru.next, struct fd_entry, link);
-			remove_locked(c, leaves);
+		e->listed = true;
+		c->bytes += k->size;
+		c->n++;
+		while (c->n > 1 && (c->n > c->max || c->bytes > c->max_bytes)) {
+			struct list_node *oldest = c->lru.next;
+
+			remove_locked(c, container_of(oldest, struct fd_entry, link));
+			list_add_tail(&leaving, oldest);
 		}
 	}
 	mtx_unlock(&c->lock);
 	if (old)
 		entry_close(e); /* two asked at once */
-	if (leaves)
-		fd_entry_unref(leaves);
+	while ((n = list_pop(&leaving)))
+		fd_entry_unref(container_of(n, struct fd_entry, link));
 	return old ? old : e;
 }
 
@@ -142,13 +211,74 @@ void fd_cache_drop(struct fd_cache *c, const struct block_key *k)
 
 	mtx_lock(&c->lock);
 	e = find_locked(c, k);
-	if (e)
-		remove_locked(c, e);
 	mtx_unlock(&c->lock);
-	if (e) {
-		fd_entry_unref(e); /* find's */
-		fd_entry_unref(e); /* the cache's */
+	if (!e)
+		return;
+	entry_forget(c, e);
+	fd_entry_unref(e);
+}
+
+/* --- the sweep --- */
+
+/* references of all that are there */
+static unsigned collect(struct fd_cache *c)
+{
+	struct list_node *node;
+	unsigned n = 0;
+
+	mtx_lock(&c->lock);
+	list_for_each(node, &c->lru)
+	{
+		struct fd_entry *e = container_of(node, struct fd_entry, link);
+
+		__atomic_fetch_add(&e->refs, 1, __ATOMIC_RELAXED);
+		c->all[n++] = e;
 	}
+	mtx_unlock(&c->lock);
+	return n;
+}
+
+static bool is_idle(struct fd_cache *c, const struct fd_entry *e, uint64_t now)
+{
+	uint64_t used;
+
+	mtx_lock(&c->lock);
+	used = e->used_us;
+	mtx_unlock(&c->lock);
+	return now > used && now - used > IDLE_US;
+}
+
+static void sweep(struct loop_timer *t)
+{
+	struct fd_cache *c = container_of(t, struct fd_cache, sweep);
+	unsigned n = collect(c), left = 0;
+	uint64_t now = clock_us();
+
+	for (unsigned i = 0; i < n; i++) {
+		struct fd_entry *e = c->all[i];
+
+		if (left < SWEEP_MOST && (entry_gone(e) || is_idle(c, e, now))) {
+			entry_forget(c, e);
+			left++;
+		}
+		fd_entry_unref(e);
+	}
+	loop_timer_start(t, left < SWEEP_MOST ? SWEEP_US : SWEEP_US / 10);
+}
+
+static void sweep_start(void *arg)
+{
+	struct fd_cache *c = arg;
+
+	loop_timer_init(&c->sweep, c->loop, sweep);
+	loop_timer_start(&c->sweep, SWEEP_US);
+}
+
+static void sweep_stop(void *arg)
+{
+	struct fd_cache *c = arg;
+
+	loop_timer_stop(&c->sweep);
 }
 
 int fd_entry_fd(const struct fd_entry *e)

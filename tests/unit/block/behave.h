@@ -110,15 +110,36 @@ static inline void answer_block(int fd, const struct frame *q, const struct bloc
 	free(b);
 }
 
+/* Files of blocks keep their names while the test runs: one without a name is one that the daemon
+ * removed. */
+enum { BLOCK_FILES = 256 };
+static char block_files[BLOCK_FILES][32];
+static unsigned n_block_files; /* atomic */
+
+static inline void block_files_remove(void)
+{
+	for (unsigned i = 0; i < MIN(counted(&n_block_files), (unsigned)BLOCK_FILES); i++)
+		unlink(block_files[i]);
+}
+
+static inline int block_file_new(void)
+{
+	unsigned i = __atomic_fetch_add(&n_block_files, 1, __ATOMIC_SEQ_CST);
+
+	assert_true(i < BLOCK_FILES);
+	if (i == 0)
+		assert_int_equal(atexit(block_files_remove), 0);
+	snprintf(block_files[i], sizeof(block_files[i]), "/tmp/stoke-block-XXXXXX");
+	return mkstemp(block_files[i]);
+}
+
 static inline int block_file(const struct block_key *k, enum behaviour how)
 {
-	char path[] = "/tmp/stoke-block-XXXXXX";
-	int fd = mkstemp(path);
+	int fd = block_file_new();
 	uint8_t *b = malloc(k->size + msg_sums_len(k->size));
 
 	assert_true(fd >= 0);
 	assert_non_null(b);
-	unlink(path);
 	for (uint32_t i = 0; i < k->size; i++)
 		b[i] = pattern(k->slice, k->index, i);
 	block_sums(k, 0, b, k->size, b + k->size);

@@ -550,7 +550,7 @@ static void descriptors_are_bounded_and_closed_ones_told(void **state)
 	(void)state;
 	group_start(&g, PEER_OWNER, "a", true, 16 * MIB);
 	p = peers_get(g.peers, g.d[0].path, 0);
-	assert_int_equal(fd_cache_new(4, &c), 0);
+	assert_int_equal(fd_cache_new(4, UINT64_MAX, NULL, &c), 0);
 	for (uint64_t s = 1; s <= 10; s++) {
 		k = key_of(s, 0);
 		e = fd_cache_add(c, &k, open("/dev/null", O_RDONLY), p, true);
@@ -576,6 +576,77 @@ static void descriptors_are_bounded_and_closed_ones_told(void **state)
 	wait_for(&g.d[0].closeds, 8);
 	fd_cache_free(c);
 	wait_for(&g.d[0].closeds, 11);
+	group_stop(&g);
+}
+
+static int some_file(bool removed)
+{
+	char path[] = "/tmp/stoke-fd-XXXXXX";
+	int fd = mkstemp(path);
+
+	assert_true(fd >= 0);
+	if (removed)
+		assert_int_equal(unlink(path), 0);
+	return fd;
+}
+
+static void add_fd(struct group *g, struct fd_cache *c, uint64_t slice, int fd)
+{
+	struct block_key k = key_of(slice, 0);
+	struct peer *p = peers_get(g->peers, g->d[0].path, 0);
+	struct fd_entry *e = fd_cache_add(c, &k, fd, p, true);
+
+	assert_non_null(e);
+	fd_entry_unref(e);
+}
+
+/* a file that the daemon removed takes its disk's space until it is closed */
+static void descriptors_of_removed_files_are_closed_soon(void **state)
+{
+	struct block_key k = key_of(1, 0);
+	struct fd_cache *c;
+	struct group g;
+	struct fd_entry *e;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, "a", true, 16 * MIB);
+	/* when it is used, which it may be once more */
+	assert_int_equal(fd_cache_new(100, UINT64_MAX, NULL, &c), 0);
+	add_fd(&g, c, 1, some_file(true));
+	e = fd_cache_find(c, &k);
+	assert_non_null(e);
+	assert_null(fd_cache_find(c, &k));
+	assert_true(fcntl(fd_entry_fd(e), F_GETFD) >= 0);
+	fd_entry_unref(e);
+	wait_for(&g.d[0].closeds, 1);
+	fd_cache_free(c);
+	/* and when nobody uses it; others stay */
+	assert_int_equal(fd_cache_new(100, UINT64_MAX, g.loop, &c), 0);
+	for (uint64_t s = 1; s <= 60; s++)
+		add_fd(&g, c, s, s == 7 ? open("/dev/null", O_RDONLY) : some_file(true));
+	wait_for(&g.d[0].closeds, 60);
+	k = key_of(7, 0);
+	e = fd_cache_find(c, &k);
+	assert_non_null(e);
+	fd_entry_unref(e);
+	fd_cache_free(c);
+	wait_for(&g.d[0].closeds, 61);
+	group_stop(&g);
+}
+
+static void descriptors_are_bounded_by_their_blocks_bytes(void **state)
+{
+	struct fd_cache *c;
+	struct group g;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, "a", true, 16 * MIB);
+	assert_int_equal(fd_cache_new(100, 3 * (uint64_t)BLOCK + 1, NULL, &c), 0);
+	for (uint64_t s = 1; s <= 10; s++)
+		add_fd(&g, c, s, open("/dev/null", O_RDONLY));
+	wait_for(&g.d[0].closeds, 7);
+	fd_cache_free(c);
+	wait_for(&g.d[0].closeds, 10);
 	group_stop(&g);
 }
 
@@ -650,6 +721,8 @@ int main(void)
 		cmocka_unit_test(descriptors_serve_without_the_daemon),
 		cmocka_unit_test(damaged_files_are_reported_and_not_kept_B03),
 		cmocka_unit_test(descriptors_are_bounded_and_closed_ones_told),
+		cmocka_unit_test(descriptors_of_removed_files_are_closed_soon),
+		cmocka_unit_test(descriptors_are_bounded_by_their_blocks_bytes),
 		cmocka_unit_test(many_readers_while_a_daemon_dies_G03),
 	};
 
