@@ -87,24 +87,31 @@ enum first { FIRST_OPEN, FIRST_READ, FIRST_LOOKUP, FIRST_GETATTR, FIRST_MKNOD, F
 
 static int first_call(struct meta *m, enum first f, uint64_t inode)
 {
-	struct chunk_list l;
+	struct chunk_list l = {0};
 	struct attr a;
 	uint64_t x;
+	int r;
 
 	switch (f) {
 	case FIRST_OPEN:
-		return meta_open(m, &root_ctx, inode, O_RDONLY, &l);
+		r = meta_open(m, &root_ctx, inode, O_RDONLY, &l);
+		break;
 	case FIRST_READ:
-		return meta_read(m, inode, 0, 1, &l);
+		r = meta_read(m, inode, 0, 1, &l);
+		break;
 	case FIRST_LOOKUP:
-		return meta_lookup(m, &root_ctx, 1, "f", &x, &a);
+		r = meta_lookup(m, &root_ctx, 1, "f", &x, &a);
+		break;
 	case FIRST_GETATTR:
-		return meta_getattr(m, inode, &a);
+		r = meta_getattr(m, inode, &a);
+		break;
 	default:
-		return m->conf.read_only
-			       ? meta_getattr(m, inode, &a)
-			       : meta_mknod(m, &root_ctx, 1, "g", INODE_FILE, 0, 0, 0, "", &x, &a);
+		r = m->conf.read_only
+			    ? meta_getattr(m, inode, &a)
+			    : meta_mknod(m, &root_ctx, 1, "g", INODE_FILE, 0, 0, 0, "", &x, &a);
 	}
+	chunk_list_fini(&l);
+	return r;
 }
 
 static void a_volume_made_anew_is_not_read_by_an_old_mount(void **state)
