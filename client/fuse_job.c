@@ -194,13 +194,12 @@ static void run_job(struct workq_job *work)
 		j->run(j);
 }
 
+/* The bound is the kernel's: a job is a request of a task that waits for its answer, so a full house
+ * makes tasks wait, and none of them an error. */
 static void push(struct job *j)
 {
 	j->work.fn = run_job;
-	if (workq_push(j->f->conf.meta, &j->work) == 0)
-		return;
-	if (job_take(j))
-		job_reply_err(j, -EAGAIN);
+	workq_push_always(j->f->conf.meta, &j->work);
 }
 
 void job_queue(struct job *j, void (*run)(struct job *j))
@@ -245,4 +244,11 @@ void job_queue_always(struct job *j, void (*run)(struct job *j))
 	j->run = run;
 	j->work.fn = run_always;
 	workq_push_always(j->f->conf.meta, &j->work);
+}
+
+void job_queue_local(struct job *j, void (*run)(struct job *j))
+{
+	j->run = run;
+	j->work.fn = run_always;
+	workq_push_always(j->f->conf.local, &j->work);
 }

@@ -89,8 +89,10 @@ struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const 
 void job_queue(struct job *j, void (*run)(struct job *j));
 /* the same once the inode's dirty data is committed; its failure is the answer */
 void job_queue_flushed(struct job *j, uint64_t inode, void (*run)(struct job *j));
-/* must be done: queued even when the queue is full, never interrupted */
+/* must be done: never interrupted */
 void job_queue_always(struct job *j, void (*run)(struct job *j));
+/* the same, in the queue for what asks nobody */
+void job_queue_local(struct job *j, void (*run)(struct job *j));
 
 /* For what is not queued but may take long: an interrupt answers EINTR if its asker is being
  * killed. Other signals let it finish: they must not turn a page fault into SIGBUS or a read(2)

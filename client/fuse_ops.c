@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of FUSE operations. Each runs in a receive thread and never waits: reads, writes,
  * forgets and what is known without Redis are done inline, the rest is copied into a job for the
- * meta workq. What would be overtaken by a later commit of dirty data (size, times, O_TRUNC) is
+ * meta workq, or that of what asks nobody. What would be overtaken by a later commit of dirty data (size, times, O_TRUNC) is
  * queued behind a flush of the inode. A blocking step is named do_X, the operation itself op_X. */
 #include "client/fuse_ops.h"
 
@@ -338,22 +338,28 @@ static void do_open(struct job *j)
 		job_reply_open(j, NULL, h, keep);
 }
 
+/* .stats is written when it is opened: all metrics */
+static void do_open_internal(struct job *j)
+{
+	struct handle *h;
+	int r = vfs_open_internal(vfs_of(j), &j->ctx, j->ino, j->flags, &h);
+
+	if (r < 0)
+		job_reply_err(j, r);
+	else
+		job_reply_open(j, NULL, h, false);
+}
+
 static void op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct job *j = job_new(req, FOP_OPEN, ino, NULL, NULL, NULL, 0);
-	struct handle *h;
-	int r;
 
 	if (!j)
 		return;
 	j->flags = fi->flags;
 	j->fi = *fi;
 	if (ino >= INODE_INTERNAL && ino < INODE_TRASH) {
-		r = vfs_open_internal(vfs_of(j), &j->ctx, ino, fi->flags, &h);
-		if (r < 0)
-			job_reply_err(j, r);
-		else
-			job_reply_open(j, NULL, h, false);
+		job_queue_local(j, do_open_internal);
 	} else if (fi->flags & O_TRUNC) {
 		job_queue_flushed(j, ino, do_open);
 	} else {
@@ -614,7 +620,8 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info 
 	if (!j)
 		return;
 	j->h = handle_of(fi);
-	do_release(j);
+	/* a large directory has many entries to free */
+	job_queue_local(j, do_release);
 }
 
 /* --- extended attributes --- */

@@ -4,8 +4,9 @@
  * empty until its step was done). Main thread.
  *
  * Threads: loops (peers, object store; one for timers), meta (FUSE's metadata), data (slice lists,
- * commits: never behind a stuck look-up), codec, disk (descriptors passed by the daemon), fuse
- * (receive), and those of the metadata engine and the group. */
+ * commits: never behind a stuck look-up), local (what takes time but asks nobody), delete (objects
+ * of slices that failed), codec, disk (descriptors passed by the daemon), fuse (receive), and those
+ * of the metadata engine and the group. */
 #include "client/mount.h"
 
 #include <fcntl.h>
@@ -30,6 +31,8 @@ enum {
 	META_QUEUE = 65536,
 	DATA_THREADS = 16,
 	DATA_QUEUE = 65536,
+	LOCAL_THREADS = 2,
+	DELETE_THREADS = 2,
 	DISK_THREADS = 4,
 	CODEC_THREADS = 4,
 	IO_LOOPS_MIN = 2,
@@ -44,7 +47,7 @@ struct mount {
 	uint64_t started_us;
 	struct loop *io[IO_LOOPS_MAX], *timers;
 	unsigned n_io;
-	struct workq *metaq, *dataq, *codecs, *disk;
+	struct workq *metaq, *dataq, *local, *deleteq, *codecs, *disk;
 	struct pool *pool;
 	struct meta *meta;
 	struct object_store *store;
@@ -86,6 +89,10 @@ static int start_threads(struct mount *m, struct str *err)
 		r = workq_new("meta", META_THREADS, META_QUEUE, &m->metaq);
 	if (r == 0)
 		r = workq_new("data", DATA_THREADS, DATA_QUEUE, &m->dataq);
+	if (r == 0)
+		r = workq_new("local", LOCAL_THREADS, META_QUEUE, &m->local);
+	if (r == 0)
+		r = workq_new("delete", DELETE_THREADS, DATA_QUEUE, &m->deleteq);
 	if (r == 0)
 		r = workq_new("disk", DISK_THREADS, DATA_QUEUE, &m->disk);
 	if (r == 0)
@@ -305,6 +312,7 @@ static int make_reader_writer(struct mount *m)
 		.flush_us = WRITE_FLUSH_US,
 		.committed = vfs_committed,
 		.arg = m->vfs,
+		.deleteq = m->deleteq,
 		.delete_slice = client_delete_slice,
 		.delete_arg = &m->deleter,
 		.metrics = m->metrics,
@@ -425,6 +433,7 @@ static int mount_fuse(struct mount *m, struct str *err)
 		.vfs = m->vfs,
 		.internal = m->internal,
 		.meta = m->metaq,
+		.local = m->local,
 		.negative_us = m->conf.negative_entry_cache,
 		.xattr = m->conf.enable_xattr,
 		.metrics = m->metrics,
@@ -521,6 +530,8 @@ static void free_data_path(struct mount *m)
 		req_env_drain(&m->env);
 	workq_free(TAKE_PTR(m->metaq));
 	workq_free(TAKE_PTR(m->dataq));
+	workq_free(TAKE_PTR(m->deleteq));
+	workq_free(TAKE_PTR(m->local));
 	/* any call of the engine may say that the volume moved: no thread makes one any more */
 	vfs_free(m->vfs);
 	writer_free(m->writer);
@@ -552,6 +563,8 @@ int mount_stop(struct mount *m)
 	/* still there when the start ended before the data path was made */
 	workq_free(m->metaq);
 	workq_free(m->dataq);
+	workq_free(m->deleteq);
+	workq_free(m->local);
 	workq_free(m->disk);
 	workq_free(m->codecs);
 	for (unsigned i = 0; i < m->n_io; i++)

@@ -97,6 +97,47 @@ int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 	return 0;
 }
 
+struct flush_wait {
+	struct vfs_io io;
+	struct mtx lock;
+	struct cond changed;
+	bool done;
+	int status;
+};
+
+static void flush_waited(struct vfs_io *io, int status, const struct iovec *iov, int n,
+			 size_t total)
+{
+	struct flush_wait *w = container_of(io, struct flush_wait, io);
+
+	(void)iov;
+	(void)n;
+	(void)total;
+	mtx_lock(&w->lock);
+	w->done = true;
+	w->status = status;
+	cond_broadcast(&w->changed);
+	mtx_unlock(&w->lock);
+}
+
+/* vfs_flush_inode, in this thread: only where an inode becomes known too late for its asker to do
+ * it, and has dirty data besides, which is rare */
+static int flush_and_wait(struct vfs *v, uint64_t inode)
+{
+	struct flush_wait w = {.io = {.done = flush_waited}};
+
+	mtx_init(&w.lock);
+	cond_init(&w.changed);
+	vfs_flush_inode(v, inode, &w.io);
+	mtx_lock(&w.lock);
+	while (!w.done)
+		cond_wait(&w.changed, &w.lock);
+	mtx_unlock(&w.lock);
+	cond_fini(&w.changed);
+	mtx_fini(&w.lock);
+	return w.status;
+}
+
 /* another client may remove the name between EEXIST and the look-up, or make it between ENOENT and
  * the creation */
 enum { CREATE_TRIES = 8 };
@@ -121,6 +162,9 @@ int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 				continue;
 			if (r == 0 && (e.attr.type != INODE_FILE || e.inode >= INODE_INTERNAL))
 				r = e.attr.type == INODE_DIR ? -EISDIR : -EEXIST;
+			/* else what was written before would come back after the cut */
+			if (r == 0 && (flags & O_TRUNC))
+				r = flush_and_wait(v, e.inode);
 		}
 		if (r == 0)
 			r = vfs_open(v, c, e.inode, how, ret, ret_keep);

@@ -22,14 +22,15 @@ struct writer_conf {
 	/* attributes after a commit, or the error that will be reported: any thread */
 	void (*committed)(void *arg, uint64_t inode, const struct attr *a);
 	void *arg;
-	/* deletes the objects of a slice that could not be committed; runs in metaq; NULL: they
+	struct workq *deleteq; /* waits for the object store; NULL: metaq */
+	/* deletes the objects of a slice that could not be committed; runs in deleteq; NULL: they
 	 * stay until a gc */
 	meta_delete_fn *delete_slice;
 	void *delete_arg;
 	struct metrics *metrics;
 };
 int writer_new(const struct writer_conf *conf, struct writer **ret);
-/* everything must be flushed (writer_flush_all), all files put, metaq gone or idle; NULL is fine */
+/* everything must be flushed (writer_flush_all), all files put, both queues gone or idle; NULL is fine */
 void writer_free(struct writer *w);
 
 /* found or made, counted: one reference per handle open for writing. length: the file's now */

@@ -52,7 +52,7 @@ static void dead_run(struct writer *w, struct wslice *s)
 	metric_add(s->error ? w->failed : w->committed, 1);
 	if (s->error && s->id && !s->keep_objects && w->conf.delete_slice) {
 		s->job.fn = delete_run;
-		workq_push_always(w->conf.metaq, &s->job);
+		workq_push_always(w->conf.deleteq ? w->conf.deleteq : w->conf.metaq, &s->job);
 	} else {
 		wslice_free(s);
 	}

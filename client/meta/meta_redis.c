@@ -200,6 +200,9 @@ static int engine_open(struct meta_redis *mr, const struct meta_conf *conf, stru
 int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **ret,
 		   struct str *err)
 {
+	/* 16 threads each of metadata and data, warm-ups, the group's registry: none of them may
+	 * wait for another's connection while Redis is slow */
+	static const struct redis_conf shared = {.max_conns = 48};
 	static const struct redis_conf own = {.max_conns = DELETE_THREADS + 3};
 	struct meta_conf c = *conf;
 	struct meta_redis *mr;
@@ -230,7 +233,7 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	if (!r)
 		r = scripts_init(mr);
 	if (!r)
-		r = redis_new(url, NULL, &mr->redis, err);
+		r = redis_new(url, &shared, &mr->redis, err);
 	if (!r)
 		r = redis_new(url, &own, &mr->own_redis, err);
 	if (!r)

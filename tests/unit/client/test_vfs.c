@@ -430,6 +430,30 @@ static void create_opens_what_is_there_unless_exclusive(void **state)
 	stop(&w);
 }
 
+static void create_cuts_off_what_was_written_before(void **state)
+{
+	struct vfs_entry e;
+	struct handle *h, *other;
+	struct world w;
+	uint64_t inode;
+	struct attr a;
+	bool keep;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	assert_int_equal(put(h, 0, "12345", 5), 5);
+	assert_int_equal(vfs_create(w.v, &root, INODE_ROOT, "f", 0644, 0, O_RDWR | O_TRUNC, &e,
+				    &other, &keep),
+			 0);
+	assert_int_equal(flush_handle(h), 0);
+	assert_int_equal(meta_getattr(w.meta, inode, &a), 0);
+	assert_int_equal(a.length, 0);
+	close_handle(other);
+	close_handle(h);
+	stop(&w);
+}
+
 static void names_of_our_own_are_there_and_stay(void **state)
 {
 	static const char *const names[] = {".accesslog", ".config", ".stats", ".control",
@@ -702,6 +726,7 @@ int main(void)
 		cmocka_unit_test(times_set_behind_a_flush_survive_the_close),
 		cmocka_unit_test(an_unlinked_open_file_lives_until_its_release),
 		cmocka_unit_test(create_opens_what_is_there_unless_exclusive),
+		cmocka_unit_test(create_cuts_off_what_was_written_before),
 		cmocka_unit_test(names_of_our_own_are_there_and_stay),
 		cmocka_unit_test(a_listing_is_a_snapshot_that_offsets_count),
 		cmocka_unit_test(a_changed_inode_is_listed_without_attributes),
