@@ -50,8 +50,8 @@ struct handle *handle_new(struct handles *t, struct vfs *v, enum handle_kind kin
 			  int flags);
 /* out of the table and freed; what hangs on it was given up by the caller */
 void handle_free(struct handles *t, struct handle *h);
-/* A read, write or flush may outlive the kernel's wish to wait for it (its asker was killed), and so
- * the release. Each of h stands between these two; h may be gone after the second */
+/* A read, write or flush may outlive the kernel's wish to wait for it (its asker was killed), and
+ * so the release. Each of h stands between these two; h may be gone after the second */
 void handle_use_begin(struct handles *t, struct handle *h);
 void handle_use_end(struct handles *t, struct handle *h);
 /* idle(h) runs once nothing is under way, at once or in the thread that ends the last one; at most

@@ -2,8 +2,8 @@
 /* The inodes that are open for reading: length, and a view of every chunk whose slice list is
  * known. Any thread; lists are fetched by jobs in the meta queue, one at a time a file.
  *
- * Views belong to one (volume, ctime, mtime) of the inode. When another one passes by, or the caller knows
- * better, or the volume became another one, all are dropped and epoch moves.
+ * Views belong to one (volume, ctime, mtime) of the inode. When another one passes by, or the
+ * caller knows better, or the volume became another one, all are dropped and epoch moves.
  *
  *	idle		nobody waits, fetching is false
  *	fetching	a job is queued or runs: fetch_begin, meta_read, fetch_end

@@ -130,9 +130,9 @@ struct vfs_io {
 	struct list_node link;
 	uint64_t since_us;
 };
-/* The three calls below keep io->h until io is done, whatever the kernel releases meanwhile. Whoever
- * may tell the kernel of the end before the call is made begins first; vfs_io_end: instead of the
- * call. */
+/* The three calls below keep io->h until io is done, whatever the kernel releases meanwhile.
+ * Whoever may tell the kernel of the end before the call is made begins first; vfs_io_end: instead
+ * of the call. */
 void vfs_io_begin(struct vfs_io *io);
 void vfs_io_end(struct handle *h);
 void vfs_read(struct vfs_io *io);

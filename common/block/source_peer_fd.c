@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of block files that the daemon of this node passed: a bounded number of a bounded size,
- * least recently used leave first. Any thread; one leaf lock; closing and telling the daemon happen
- * outside of it. The daemon counts what it passed, so every descriptor that came is answered by one
- * CLOSED.
+/* Descriptors of block files that the daemon of this node passed: a bounded number of a bounded
+ * size, least recently used leave first. Any thread; one leaf lock; closing and telling the daemon
+ * happen outside of it. The daemon counts what it passed, so every descriptor that came is answered
+ * by one CLOSED.
  *
  * A file that the daemon removed takes its disk's space until it is closed here, and the daemon
  * waits for that. So such ones leave when they are found: at their next use, or by the sweep on the

@@ -248,7 +248,8 @@ def test_B08_old_bytes_are_never_read_by_who_stayed_up(lab, redis, rgw, bucket, 
     lab.format(meta, "vol", rgw, bucket)
     d = lab.daemon(meta, 1)
     flags = ["--heartbeat", "2"]
-    stayed = [lab.group_mount(meta, "m1", socket=d.socket, flags=flags), lab.group_mount(meta, "m2", flags=flags), lab.mount(meta, "m3", flags)]
+    stayed = [lab.group_mount(meta, "m1", socket=d.socket, flags=flags), lab.group_mount(meta, "m2", flags=flags),
+              lab.mount(meta, "m3", flags)]
     write_file(stayed[0].path("base"), b"base")
     dump = f"{lab.folder}/dump.json"
     env = dict(lab.env, ACCESS_KEY=rgw.ACCESS, SECRET_KEY=rgw.KEY)
