@@ -36,7 +36,7 @@ struct mem_store {
 	uint64_t got_bytes;
 	unsigned fail_puts;	  /* so many next ones */
 	unsigned fail_puts_after; /* after so many good ones */
-	unsigned delay_us;
+	unsigned delay_us, delay_deletes_us;
 };
 
 struct mem_job {
@@ -145,6 +145,8 @@ static void mem_run(struct workq_job *job)
 	free(j);
 	if (s->delay_us)
 		usleep(s->delay_us);
+	if (req->op == OBJECT_DELETE || req->op == OBJECT_DELETE_MANY)
+		usleep(s->delay_deletes_us);
 	mtx_lock(&s->lock);
 	r = mem_do_locked(s, req);
 	s->running--;
@@ -343,7 +345,7 @@ struct data_env {
 	struct meta *m;
 	uint64_t inode;
 	struct client_delete deleter;
-	struct workq *metaq, *codecs;
+	struct workq *metaq, *deleteq, *codecs;
 	struct loop *timers;
 	struct req_env env;
 	struct source *chain;
@@ -389,6 +391,7 @@ static void env_start_over(struct data_env *e, struct meta *meta, uint64_t inode
 				     .mtime = {1000, 0}};
 
 	assert_int_equal(workq_new("meta", 3, 10000, &e->metaq), 0);
+	assert_int_equal(workq_new("delete", 2, 10000, &e->deleteq), 0);
 	if (codec != CODEC_NONE)
 		assert_int_equal(workq_new("codec", 2, 10000, &e->codecs), 0);
 	assert_int_equal(loop_new("timers", &e->timers), 0);
@@ -427,6 +430,7 @@ static void env_start_over(struct data_env *e, struct meta *meta, uint64_t inode
 		.flush_us = 5000000,
 		.committed = env_committed,
 		.arg = e,
+		.deleteq = e->deleteq,
 		.delete_slice = client_delete_slice,
 		.delete_arg = &e->deleter,
 	};
@@ -449,6 +453,7 @@ static void env_stop(struct data_env *e)
 	rhandle_free(e->handle);
 	req_env_drain(&e->env);
 	workq_free(e->metaq);
+	workq_free(e->deleteq);
 	rfile_put(e->rfile);
 	writer_free(e->writer);
 	reader_free(e->reader);

@@ -3,6 +3,8 @@
  * metadata engine of data_env.h checks at every record that all its objects are there. */
 #include "tests/unit/client/data_env.h"
 
+#include "common/clock.h"
+
 enum { BS = 64 * KIB };
 
 static void small_write_is_read_back(void **state)
@@ -206,6 +208,29 @@ static void refused_record_deletes_its_objects_but_a_lost_answer_does_not(void *
 	assert_int_equal(env_write(&e, 0, "abc", 3), 0);
 	assert_int_equal(env_flush(&e, true), -EIO);
 	(void)writer_flush_all(e.writer); /* waits for the objects to be deleted */
+	assert_int_equal(e.store->objects.count, 1);
+	env_stop(&e);
+}
+
+static void slow_deletes_keep_no_commit_waiting(void **state)
+{
+	uint64_t began;
+	struct data_env e;
+
+	(void)state;
+	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
+	e.store->delay_deletes_us = 1000000;
+	/* as many as the queue of commits has threads */
+	for (unsigned i = 0; i < 3; i++) {
+		e.meta.fail = -ENOSPC;
+		assert_int_equal(env_write(&e, 0, "abc", 3), 0);
+		assert_int_equal(env_flush(&e, true), -ENOSPC);
+	}
+	began = clock_us();
+	assert_int_equal(env_write(&e, 0, "abc", 3), 0);
+	assert_int_equal(env_flush(&e, true), 0);
+	assert_true(clock_us() - began < 700000);
+	(void)writer_flush_all(e.writer);
 	assert_int_equal(e.store->objects.count, 1);
 	env_stop(&e);
 }
@@ -483,6 +508,7 @@ int main(void)
 		cmocka_unit_test(failed_upload_is_reported_once_and_cleaned_up),
 		cmocka_unit_test(failure_of_the_background_stops_the_next_write),
 		cmocka_unit_test(refused_record_deletes_its_objects_but_a_lost_answer_does_not),
+		cmocka_unit_test(slow_deletes_keep_no_commit_waiting),
 		cmocka_unit_test(changed_generation_writes_again_under_another_number),
 		cmocka_unit_test(idle_slice_is_committed_by_the_clock),
 		cmocka_unit_test(last_handle_gone_with_dirty_data_loses_nothing),
