@@ -16,7 +16,14 @@
 #include "common/mtx.h"
 #include "common/thread.h"
 
-enum { PERIOD_US = 1000000, ANSWER_US = 3000000, RING_ROOM = 65536, HELLO_SECONDS = 5 };
+enum {
+	PERIOD_US = 1000000,
+	ANSWER_US = 3000000,
+	RING_ROOM = 65536,
+	HELLO_SECONDS = 5,
+	MOVED_US = 3000000, /* heartbeats come every second */
+	RETRY_US = 100000,
+};
 
 struct group {
 	struct group_conf conf;
@@ -119,7 +126,7 @@ static int take_welcome(int fd, const struct hello_id *id, struct hello_state *s
 	return 0;
 }
 
-int group_ask_self(const char *socket, const struct hello_id *id, char self[MEMBER_ID_MAX])
+static int ask_self_once(const char *socket, const struct hello_id *id, char self[MEMBER_ID_MAX])
 {
 	struct hello_id local = *id;
 	struct hello_state st;
@@ -133,6 +140,17 @@ int group_ask_self(const char *socket, const struct hello_id *id, char self[MEMB
 	if (r == 0)
 		r = take_welcome(fd, &local, &st, self);
 	(void)close(fd);
+	return r;
+}
+
+int group_ask_self(const char *socket, const struct hello_id *id, char self[MEMBER_ID_MAX])
+{
+	uint64_t until = clock_us() + MOVED_US;
+	int r;
+
+	/* when the generation has just changed, a daemon hears of it with its next heartbeat */
+	while ((r = ask_self_once(socket, id, self)) == -ESTALE && clock_left(until))
+		usleep(RETRY_US);
 	return r;
 }
 

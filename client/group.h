@@ -20,7 +20,8 @@ struct group_conf {
 };
 
 /* Asks the daemon behind socket who it is: its member id. Blocks for at most some seconds. -ENOENT,
- * -ECONNREFUSED: nobody is there; -ESTALE: it serves another volume; -EACCES: another group;
+ * -ECONNREFUSED: nobody is there; -ESTALE: it serves another volume, and goes on to (when the
+ * generation changes, it hears of that a second later than we may); -EACCES: another group;
  * -EPROTO, -EPROTONOSUPPORT, -ETIMEDOUT */
 int group_ask_self(const char *socket, const struct hello_id *id, char self[MEMBER_ID_MAX]);
 
