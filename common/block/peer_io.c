@@ -463,8 +463,9 @@ static int io_answer(struct peer_conn *c)
 	return 0;
 }
 
-/* The socket is empty, and the loop will wait: in the middle of a block not for every packet, which
- * costs sender and reader a wake-up each. Never for more than the block lacks. */
+/* The loop will wait: in the middle of a block not for every packet, which costs sender and reader a
+ * wake-up each. Before every wait, also when the budget ended the reading and not an empty socket:
+ * never for more than the block lacks, or its last bytes would lie there unseen. */
 static void io_wait_more(struct peer_conn *c)
 {
 	struct conn_io *io = c->io;
@@ -488,10 +489,8 @@ int io_read(struct peer_conn *c, const char **why)
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0 && errno == EAGAIN) {
-			io_wait_more(c);
-			return 0;
-		}
+		if (n < 0 && errno == EAGAIN)
+			break;
 		*why = n == 0 ? "closed by the daemon" : "receiving failed";
 		if (n <= 0)
 			return n == 0 ? -ECONNRESET : -errno;
@@ -517,5 +516,6 @@ int io_read(struct peer_conn *c, const char **why)
 		if (r < 0)
 			return r;
 	}
+	io_wait_more(c);
 	return 0;
 }
