@@ -194,8 +194,8 @@ static void run_job(struct workq_job *work)
 		j->run(j);
 }
 
-/* The bound is the kernel's: a job is a request of a task that waits for its answer, so a full house
- * makes tasks wait, and none of them an error. */
+/* The bound is the kernel's: a job is a request of a task that waits for its answer, so a full
+ * house makes tasks wait, and none of them an error. */
 static void push(struct job *j)
 {
 	j->work.fn = run_job;

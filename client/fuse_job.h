@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One FUSE request on its way: between fuse_ops.c, fuse_reply.c and fuse_job.c only, which are one
- * file's worth of libfuse. */
+/* One FUSE request on its way: between fuse_ops.c, fuse_xattr.c, fuse_reply.c and fuse_job.c only,
+ * which are one file's worth of libfuse. */
 #ifndef STOKE_CLIENT_FUSE_JOB_H
 #define STOKE_CLIENT_FUSE_JOB_H
 
@@ -81,6 +81,11 @@ struct job {
 	char text[];
 };
 
+static inline struct vfs *vfs_of(const struct job *j)
+{
+	return j->f->conf.vfs;
+}
+
 /* copies the names (NULL: none) and extra bytes of value behind the job; NULL: no memory, and the
  * request was answered */
 struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const char *name,
@@ -120,5 +125,14 @@ void job_reply_statfs(struct job *j, const struct meta_statfs *s);
 void job_reply_xattr(struct job *j, const char *value, size_t len);
 void job_reply_dir(struct job *j, bool plus);
 void job_reply_ioctl_flags(struct job *j, uint32_t flags);
+
+/* operations of fuse_xattr.c, for the table in fuse_ops.c */
+void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
+void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
+void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
+		 int flags);
+void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
+void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
+	      unsigned flags, const void *in, size_t in_size, size_t out_size);
 
 #endif

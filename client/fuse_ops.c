@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of FUSE operations. Each runs in a receive thread and never waits: reads, writes,
  * forgets and what is known without Redis are done inline, the rest is copied into a job for the
- * meta workq, or that of what asks nobody. What would be overtaken by a later commit of dirty data (size, times, O_TRUNC) is
- * queued behind a flush of the inode. A blocking step is named do_X, the operation itself op_X. */
+ * meta workq, or that of what asks nobody. What would be overtaken by a later commit of dirty data
+ * (size, times, O_TRUNC) is queued behind a flush of the inode. A blocking step is named do_X, the
+ * operation itself op_X. */
 #include "client/fuse_ops.h"
 
 #include <fcntl.h>
-#include <linux/fs.h>
 
 #include "client/fuse_job.h"
 #include "common/clock.h"
@@ -16,11 +16,6 @@ enum { MAX_BACKGROUND = 128, CONGESTION = 96 };
 static struct handle *handle_of(const struct fuse_file_info *fi)
 {
 	return (struct handle *)(uintptr_t)fi->fh;
-}
-
-static struct vfs *vfs_of(const struct job *j)
-{
-	return j->f->conf.vfs;
 }
 
 /* --- session --- */
@@ -88,6 +83,17 @@ static void do_getattr(struct job *j)
 		job_reply_attr(j, &e);
 }
 
+static void do_getattr_root(struct job *j)
+{
+	struct vfs_entry e;
+	int r = vfs_getattr_root(vfs_of(j), j->f->conf.meta, &e);
+
+	if (r < 0)
+		job_reply_err(j, r);
+	else
+		job_reply_attr(j, &e);
+}
+
 static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct job *j = job_new(req, FOP_GETATTR, ino, NULL, NULL, NULL, 0);
@@ -98,6 +104,8 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		return;
 	if (vfs_getattr_made_up(vfs_of(j), ino, &e))
 		job_reply_attr(j, &e);
+	else if (ino == INODE_ROOT)
+		job_queue_local(j, do_getattr_root);
 	else
 		job_queue(j, do_getattr);
 }
@@ -394,8 +402,8 @@ static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_
 	job_queue(j, do_create);
 }
 
-/* Begins what may outlive its asker: from here on he may be answered EINTR when he is killed. false:
- * he was, and j is gone. */
+/* Begins what may outlive its asker: from here on he may be answered EINTR when he is killed.
+ * false: he was, and j is gone. */
 static bool begin_io(struct job *j)
 {
 	struct handle *h = j->h;
@@ -622,127 +630,6 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info 
 	j->h = handle_of(fi);
 	/* a large directory has many entries to free */
 	job_queue_local(j, do_release);
-}
-
-/* --- extended attributes --- */
-
-/* true: the mount has none, so the kernel is told not to ask again */
-static bool no_xattr(fuse_req_t req)
-{
-	struct fuse_ops *f = fuse_req_userdata(req);
-
-	if (!f->conf.xattr)
-		fuse_reply_err(req, ENOSYS);
-	return !f->conf.xattr;
-}
-
-static void do_getxattr(struct job *j)
-{
-	_cleanup_(freep) char *value = NULL;
-	size_t len = 0;
-	int r = j->op == FOP_LISTXATTR ? vfs_listxattr(vfs_of(j), j->ino, &value, &len)
-				       : vfs_getxattr(vfs_of(j), j->ino, j->name, &value, &len);
-
-	if (r < 0)
-		job_reply_err(j, r);
-	else
-		job_reply_xattr(j, value, len);
-}
-
-static void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
-{
-	struct job *j = no_xattr(req) ? NULL : job_new(req, FOP_GETXATTR, ino, name, NULL, NULL, 0);
-
-	if (!j)
-		return;
-	j->size = size;
-	/* the kernel's questions about its labels, before every write, are answered without a
-	 * thread */
-	if (vfs_xattr_unknown(name))
-		job_reply_err(j, -ENODATA);
-	else
-		job_queue(j, do_getxattr);
-}
-
-static void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
-{
-	struct job *j =
-		no_xattr(req) ? NULL : job_new(req, FOP_LISTXATTR, ino, NULL, NULL, NULL, 0);
-
-	if (!j)
-		return;
-	j->size = size;
-	job_queue(j, do_getxattr);
-}
-
-static void do_setxattr(struct job *j)
-{
-	struct vfs *v = vfs_of(j);
-
-	job_reply_err(j, j->op == FOP_REMOVEXATTR
-				 ? vfs_removexattr(v, j->ino, j->name)
-				 : vfs_setxattr(v, j->ino, j->name, j->value, j->size, j->flags));
-}
-
-static void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
-			size_t size, int flags)
-{
-	struct job *j =
-		no_xattr(req) ? NULL : job_new(req, FOP_SETXATTR, ino, name, NULL, value, size);
-
-	if (!j)
-		return;
-	j->size = size;
-	j->flags = flags;
-	job_queue(j, do_setxattr);
-}
-
-static void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
-{
-	struct job *j =
-		no_xattr(req) ? NULL : job_new(req, FOP_REMOVEXATTR, ino, name, NULL, NULL, 0);
-
-	if (j)
-		job_queue(j, do_setxattr);
-}
-
-/* --- the one ioctl --- */
-
-static void do_getflags(struct job *j)
-{
-	struct vfs_entry e;
-	int r = vfs_getattr(vfs_of(j), j->ino, &e);
-	uint32_t flags = 0;
-
-	if (r < 0) {
-		job_reply_err(j, r);
-		return;
-	}
-	if (e.attr.flags & ATTR_IMMUTABLE)
-		flags |= FS_IMMUTABLE_FL;
-	if (e.attr.flags & ATTR_APPEND)
-		flags |= FS_APPEND_FL;
-	job_reply_ioctl_flags(j, flags);
-}
-
-/* lsattr; every other request is unknown to this file system */
-static void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg,
-		     struct fuse_file_info *fi, unsigned flags, const void *in, size_t in_size,
-		     size_t out_size)
-{
-	struct job *j = job_new(req, FOP_IOCTL, ino, NULL, NULL, NULL, 0);
-
-	(void)arg;
-	(void)fi;
-	(void)flags;
-	(void)in;
-	(void)in_size;
-	if (!j)
-		return;
-	if (cmd != (unsigned)FS_IOC_GETFLAGS || out_size < sizeof(uint32_t))
-		job_reply_err(j, -ENOTTY);
-	else
-		job_queue(j, do_getflags);
 }
 
 /* --- life --- */

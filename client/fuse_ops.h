@@ -13,7 +13,7 @@ struct fuse_ops_conf {
 	struct vfs *vfs;
 	struct internal *internal;
 	struct workq *meta;   /* 16 threads */
-	struct workq *local;  /* what takes time but asks nobody, so that it goes on without Redis */
+	struct workq *local;  /* what takes time but asks nobody: it goes on without Redis */
 	uint64_t negative_us; /* how long the kernel may know that a name is missing; 0: not */
 	bool xattr;
 	struct metrics *metrics;

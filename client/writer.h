@@ -30,7 +30,8 @@ struct writer_conf {
 	struct metrics *metrics;
 };
 int writer_new(const struct writer_conf *conf, struct writer **ret);
-/* everything must be flushed (writer_flush_all), all files put, both queues gone or idle; NULL is fine */
+/* everything must be flushed (writer_flush_all), all files put, both queues gone or idle; NULL is
+ * fine */
 void writer_free(struct writer *w);
 
 /* found or made, counted: one reference per handle open for writing. length: the file's now */
