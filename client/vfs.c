@@ -34,6 +34,7 @@ int vfs_new(const struct vfs_conf *conf, struct vfs **ret)
 		free(v);
 		return r;
 	}
+	vfs_root_init(&v->root);
 	*ret = v;
 	return 0;
 }

@@ -51,6 +51,9 @@ struct vfs_entry {
 int vfs_lookup(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
 	       struct vfs_entry *ret);
 int vfs_getattr(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
+/* The root's (vfs_root.c): asked for in q, but when that takes more than 300 ms, or fails, what was
+ * known last; blocks for no longer. 0 or -ENOMEM. q must have ended before vfs_free. */
+int vfs_getattr_root(struct vfs *v, struct workq *q, struct vfs_entry *ret);
 /* true: answered without Redis (internal files, the trash's root); does not block */
 bool vfs_getattr_made_up(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
 bool vfs_lookup_made_up(struct vfs *v, uint64_t parent, const char *name, struct vfs_entry *ret);
@@ -149,6 +152,15 @@ size_t vfs_open_handles(struct vfs *v);
 
 /* --- between the vfs' own files --- */
 struct attrcache;
+struct vfs_root {
+	struct mtx lock;
+	struct cond answered;
+	bool known;
+	struct vfs_entry last;
+	unsigned late; /* questions that were left and are not answered yet */
+};
+void vfs_root_init(struct vfs_root *root);
+void vfs_root_fini(struct vfs_root *root);
 struct vfs {
 	struct vfs_conf conf;
 	struct reader *reader;
@@ -156,6 +168,7 @@ struct vfs {
 	struct handles handles;
 	struct attrcache *known;
 	struct time_ns mounted;
+	struct vfs_root root;
 };
 /* attributes asked for at asked_us arrived: readers hear of them unless they are stale */
 void vfs_seen(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us);

@@ -243,6 +243,7 @@ void vfs_free(struct vfs *v)
 		return;
 	vfs_stop(v);
 	handles_fini(&v->handles);
+	vfs_root_fini(&v->root);
 	attrcache_free(v->known);
 	free(v);
 }

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 
 #include "client/vfs.h"
+#include "common/clock.h"
 
 enum { BS = 64 * KIB };
 
@@ -454,6 +455,61 @@ static void create_cuts_off_what_was_written_before(void **state)
 	stop(&w);
 }
 
+static const struct meta_ops *engine;
+static unsigned root_delay_us; /* atomic */
+
+static int slow_getattr(struct meta *m, uint64_t inode, struct attr *ret)
+{
+	unsigned us = __atomic_load_n(&root_delay_us, __ATOMIC_RELAXED);
+
+	if (us)
+		usleep(us);
+	return engine->getattr(m, inode, ret);
+}
+
+static uint64_t root_mode(struct world *w, uint64_t *ret_us)
+{
+	uint64_t began = clock_us();
+	struct vfs_entry e;
+
+	assert_int_equal(vfs_getattr_root(w->v, w->e.metaq, &e), 0);
+	*ret_us = clock_us() - began;
+	assert_int_equal(e.inode, INODE_ROOT);
+	assert_int_equal(e.attr.type, INODE_DIR);
+	return e.attr.mode;
+}
+
+static void the_root_is_there_while_the_engine_hangs(void **state)
+{
+	struct attr want = {.mode = 0711}, a;
+	struct meta_ops ops;
+	struct world w;
+	uint64_t us;
+
+	(void)state;
+	start(&w, false);
+	engine = w.meta->ops;
+	ops = *engine;
+	ops.getattr = slow_getattr;
+	w.meta->ops = &ops;
+	__atomic_store_n(&root_delay_us, 1500000, __ATOMIC_RELAXED);
+	assert_int_equal(root_mode(&w, &us), 0777); /* nothing known yet */
+	assert_in_range(us, 300000, 1000000);
+	assert_int_equal(root_mode(&w, &us), 0777);
+	assert_in_range(us, 0, 100000); /* one is late already */
+	__atomic_store_n(&root_delay_us, 0, __ATOMIC_RELAXED);
+	assert_int_equal(meta_setattr(w.meta, &root, INODE_ROOT, SET_MODE, &want, &a), 0);
+	usleep(1700000);
+	assert_int_equal(root_mode(&w, &us), 0711);
+	__atomic_store_n(&root_delay_us, 1000000, __ATOMIC_RELAXED);
+	want.mode = 0755;
+	assert_int_equal(meta_setattr(w.meta, &root, INODE_ROOT, SET_MODE, &want, &a), 0);
+	assert_int_equal(root_mode(&w, &us), 0711); /* what was known last */
+	workq_free(TAKE_PTR(w.e.metaq));
+	w.meta->ops = engine;
+	stop(&w);
+}
+
 static void names_of_our_own_are_there_and_stay(void **state)
 {
 	static const char *const names[] = {".accesslog", ".config", ".stats", ".control",
@@ -727,6 +783,7 @@ int main(void)
 		cmocka_unit_test(an_unlinked_open_file_lives_until_its_release),
 		cmocka_unit_test(create_opens_what_is_there_unless_exclusive),
 		cmocka_unit_test(create_cuts_off_what_was_written_before),
+		cmocka_unit_test(the_root_is_there_while_the_engine_hangs),
 		cmocka_unit_test(names_of_our_own_are_there_and_stay),
 		cmocka_unit_test(a_listing_is_a_snapshot_that_offsets_count),
 		cmocka_unit_test(a_changed_inode_is_listed_without_attributes),
