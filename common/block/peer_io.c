@@ -463,9 +463,9 @@ static int io_answer(struct peer_conn *c)
 	return 0;
 }
 
-/* The loop will wait: in the middle of a block not for every packet, which costs sender and reader a
- * wake-up each. Before every wait, also when the budget ended the reading and not an empty socket:
- * never for more than the block lacks, or its last bytes would lie there unseen. */
+/* The loop will wait: in the middle of a block not for every packet, which costs sender and reader
+ * a wake-up each. Before every wait, also when the budget ended the reading and not an empty
+ * socket: never for more than the block lacks, or its last bytes would lie there unseen. */
 static void io_wait_more(struct peer_conn *c)
 {
 	struct conn_io *io = c->io;
