@@ -85,7 +85,8 @@ static void serve_get(struct call *k)
 		answer_status(k, ST_NO_MEMORY, NULL);
 		return;
 	}
-	if (!flags && !store_has(w->conf->store, &k->key))
+	if (!store_has(w->conf->store, &k->key) &&
+	    (!flags || store_fetching(w->conf->store, k->req)))
 		answer_filling(k);
 	source_get(w->conf->chain, k->req, call_done, k);
 }

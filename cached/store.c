@@ -68,15 +68,14 @@ static void passed(struct block_req *req, int status, void *arg)
 /* reads are counted by the upper layer alone */
 static void miss(struct store *s, struct block_req *req)
 {
-	if (!is_top(s, req)) {
-		source_get(s->keep.next, req, kept, s);
-		return;
-	}
-	metric_add(s->conf.counters->misses, 1);
-	if (req->flags & REQ_NO_FILL)
-		req_done(req, -ENOENT);
-	else
+	if (is_top(s, req)) {
+		metric_add(s->conf.counters->misses, 1);
 		source_get(s->top.next, req, passed, s);
+	} else if (req->flags & REQ_NO_FILL) {
+		req_done(req, -ENOENT);
+	} else {
+		source_get(s->keep.next, req, kept, s);
+	}
 }
 
 static void hit(struct store *s, struct block_req *req, struct blob data)
@@ -634,6 +633,11 @@ void store_stat(struct store *s, struct msg_stat *ret)
 		ret->bytes += atomic_load_explicit(&s->conf.disks[i]->used, memory_order_relaxed);
 		ret->capacity_bytes += s->conf.disks[i]->capacity;
 	}
+}
+
+bool store_fetching(struct store *s, const struct block_req *req)
+{
+	return source_flight_joins(s->top.next, req);
 }
 
 struct passed *store_passed(struct store *s)

@@ -59,9 +59,11 @@ void store_verify(struct store *s, const struct block_key *k);
 /* every now and then: keeps the free space that others take away from us. Any thread. */
 void store_trim(struct store *s);
 void store_stat(struct store *s, struct msg_stat *ret);
+/* a get of req, which the store has not, would wait for a fetch that is under way. Any thread */
+bool store_fetching(struct store *s, const struct block_req *req);
 /* who holds descriptors of its files; as long as s */
 struct passed *store_passed(struct store *s);
-/* The threads of the disk that has the block; NULL: it is on none (yet). Any thread, never waits. */
+/* the threads of the disk that has the block; NULL: on none (yet). Any thread, never waits */
 struct workq *store_place(struct store *s, const struct block_key *k);
 /* The block's file, a reference. -ENOENT, or errors of the system. Blocks: in those threads. */
 int store_file(struct store *s, const struct block_key *k, struct blob_file **ret);

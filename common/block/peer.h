@@ -118,8 +118,10 @@ bool peer_is_local(const struct peer *p); /* a unix socket: descriptors can be a
 
 /* --- the source layer --- */
 enum source_peer_mode {
-	PEER_OWNER,  /* mount: owner, then successor */
-	PEER_HOLDER, /* daemon: who should have it already, NO_FILL, at most 300 ms; never itself */
+	PEER_OWNER, /* mount: owner, then successor */
+	/* daemon: who should have it already, NO_FILL, at most 300 ms (5 s when he is getting it
+	 * from the object store); never itself */
+	PEER_HOLDER,
 };
 struct source_peer_conf {
 	enum source_peer_mode mode;

@@ -29,7 +29,8 @@
 enum { REQ_DEPTH = 12, REQ_REASON = 256 };
 
 enum req_flags {
-	/* stores only: never enters flight, never leads, never goes to the object store */
+	/* stores only: never leads and never goes to the object store. In flight it joins nobody but
+	 * him who asks the object store already, and so waits for no peer */
 	REQ_NO_FILL = 1,
 	/* nobody waits for it yet: never waits for memory */
 	REQ_PREFETCH = 2,
@@ -104,6 +105,7 @@ struct block_req {
 	unsigned depth;
 	/* made by a layer (fork, whole block for a range): no read of its own in the counters */
 	bool inner;
+	bool at_object; /* atomic, set for good by the object store's layer: it waits for no peer */
 	/* set by a layer that can use a growing prefix (flight); see req_progress */
 	void (*progress)(struct block_req *req, const struct blob *data, size_t valid, void *arg);
 	void *progress_arg;
@@ -234,6 +236,10 @@ int source_front_new(struct req_env *env, struct source *next, struct source *ke
  * are encoded; it is admitted by the layers above */
 int source_flight_new(struct req_env *env, struct source *next, bool whole_on_second,
 		      struct source **ret);
+
+/* true when get of req, which is not under way, would join a fetch in this flight now. Any other
+ * layer: false */
+bool source_flight_joins(struct source *s, const struct block_req *req);
 
 struct source_object_conf {
 	struct object_store *store;

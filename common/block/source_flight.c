@@ -52,6 +52,17 @@ static bool covers(const struct hash_node *n, const void *arg)
 	       block_key_eq(&l->key, &req->key);
 }
 
+static bool joins(const struct hash_node *n, const void *arg)
+{
+	const struct fetch *f = container_of(n, const struct fetch, node);
+	const struct block_req *req = arg;
+
+	/* who asks without filling may be what a leader elsewhere waits for: he must not wait for
+	 * one who waits for a peer himself (rule 7) */
+	return covers(n, arg) && (!(req->flags & REQ_NO_FILL) ||
+				  __atomic_load_n(&f->leader->at_object, __ATOMIC_ACQUIRE));
+}
+
 static bool fetch_has_locked(const struct fetch *f, const struct block_req *req)
 {
 	return f->data.len && (uint64_t)req->off + req->len <= (uint64_t)f->leader->off + f->valid;
@@ -71,7 +82,7 @@ static bool join(struct source_flight *fl, struct block_req *req)
 	bool now = false;
 
 	mtx_lock(&fl->lock);
-	n = hashmap_find(&fl->fetches, req->key.digest, covers, req);
+	n = hashmap_find(&fl->fetches, req->key.digest, joins, req);
 	if (n) {
 		struct fetch *f = container_of(n, struct fetch, node);
 
@@ -354,10 +365,12 @@ static void flight_get(struct source *s, struct block_req *req)
 {
 	struct source_flight *fl = container_of(s, struct source_flight, base);
 
-	if (req->flags & (REQ_NO_FILL | REQ_FILL | REQ_PROBE))
+	if (req->flags & (REQ_FILL | REQ_PROBE))
 		source_get(s->next, req, pass_up, NULL);
 	else if (join(fl, req))
 		return;
+	else if (req->flags & REQ_NO_FILL)
+		source_get(s->next, req, pass_up, NULL);
 	else if (wants_whole(fl, req))
 		start_whole(fl, req);
 	else if (req->klass == POOL_PREFETCH)
@@ -378,6 +391,19 @@ static void flight_free(struct source *s)
 
 static const struct source_ops flight_ops = {
 	.name = "flight", .get = flight_get, .free = flight_free};
+
+bool source_flight_joins(struct source *s, const struct block_req *req)
+{
+	struct source_flight *fl = container_of(s, struct source_flight, base);
+	bool yes;
+
+	if (s->ops != &flight_ops)
+		return false;
+	mtx_lock(&fl->lock);
+	yes = hashmap_find(&fl->fetches, req->key.digest, joins, req);
+	mtx_unlock(&fl->lock);
+	return yes;
+}
 
 int source_flight_new(struct req_env *env, struct source *next, bool whole_on_second,
 		      struct source **ret)

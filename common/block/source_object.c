@@ -243,13 +243,15 @@ static void object_get(struct source *s, struct block_req *req)
 {
 	struct source_object *so = container_of(s, struct source_object, base);
 
-	if (req->flags & (REQ_NO_FILL | REQ_FILL | REQ_PROBE))
+	if (req->flags & (REQ_NO_FILL | REQ_FILL | REQ_PROBE)) {
 		req_done(req, -ENOENT);
-	else if (req->env->codec != CODEC_NONE && !whole(req))
+	} else if (req->env->codec != CODEC_NONE && !whole(req)) {
 		/* from the top, where equal ones become one and the whole block is kept */
 		req_whole(req, top_of(s));
-	else
+	} else {
+		__atomic_store_n(&req->at_object, true, __ATOMIC_RELEASE);
 		req_reserve(req, get_reserved, so);
+	}
 }
 
 /* --- put --- */

@@ -46,6 +46,7 @@ enum {
 	FILL_US = 600000000,	/* warm-up's */
 	PROBE_US = 2000000,
 	HOLDER_US = 300000,
+	HOLDER_FILLING_US = 5000000, /* when he has it already half-way from the object store */
 };
 
 /* a request while peers are asked for it */
@@ -198,7 +199,8 @@ static void try_filling(struct peer_try *t)
 	struct ask_try *at = container_of(t, struct ask_try, t);
 
 	__atomic_store_n(&at->ask->filling, true, __ATOMIC_RELAXED);
-	t->call.quiet_us = MAX(t->call.quiet_us, (uint64_t)FILLING_US);
+	t->call.quiet_us =
+		MAX(t->call.quiet_us, (uint64_t)(t->no_fill ? HOLDER_FILLING_US : FILLING_US));
 }
 
 static struct ask_try *try_new(struct ask *a, struct block_req *req, peer_try_fn *done)
@@ -327,9 +329,11 @@ static void ask_set_tick(struct ask *a, struct block_req *parent)
 	struct peer_health h;
 	uint64_t us = WATCH_US;
 
-	if (a->sp->conf.mode == PEER_HOLDER || (parent->flags & REQ_PROBE))
+	if (parent->flags & REQ_PROBE)
 		return;
-	if (is_get(parent) && a->next < a->n) {
+	if (a->sp->conf.mode == PEER_HOLDER)
+		us = HOLDER_US;
+	else if (is_get(parent) && a->next < a->n) {
 		peer_health(a->target[a->next - 1], &h);
 		us = hedge_us(&h);
 	}
@@ -372,6 +376,16 @@ static bool tick_put_off(struct ask *a, struct block_req *parent, const struct p
 	return true;
 }
 
+/* The holder is given little time, unless he says that the bytes are on their way and stays alive:
+ * then that of the fork. */
+static void tick_holder(struct ask *a, struct block_req *parent, const struct peer_health *h)
+{
+	if (__atomic_load_n(&a->filling, __ATOMIC_RELAXED) && tick_watched(a, parent, h))
+		return;
+	peer_note(a->target[a->next - 1], -ETIMEDOUT);
+	ask_pass(a, parent);
+}
+
 static void ask_tick(struct block_req *parent, void *arg)
 {
 	struct ask *a = arg;
@@ -382,6 +396,10 @@ static void ask_tick(struct block_req *parent, void *arg)
 	/* we were not run for a while, and maybe the peer neither, beside us: look again */
 	if (clock_us() > a->due_us + LATE_US && a->late++ < LATE_TIMES) {
 		ask_arm(a, parent, hedge_us(&h));
+		return;
+	}
+	if (a->sp->conf.mode == PEER_HOLDER) {
+		tick_holder(a, parent, &h);
 		return;
 	}
 	if (!is_get(parent) || __atomic_load_n(&a->filling, __ATOMIC_RELAXED)) {
@@ -417,7 +435,7 @@ static void forked_done(struct peer_try *t, int status)
 static uint64_t fork_us(const struct ask *a, const struct block_req *parent)
 {
 	if (a->sp->conf.mode == PEER_HOLDER)
-		return HOLDER_US;
+		return HOLDER_FILLING_US;
 	return parent->flags & REQ_FILL	   ? FILL_US
 	       : parent->flags & REQ_PROBE ? PROBE_US
 					   : FILLING_US;
@@ -471,7 +489,8 @@ static void ask_failed(struct ask *a, struct block_req *parent, int status, unsi
 		req_done(parent, status);
 		return;
 	}
-	if (status == -ETIMEDOUT && a->sp->conf.mode == PEER_HOLDER)
+	if (status == -ETIMEDOUT && a->sp->conf.mode == PEER_HOLDER &&
+	    !__atomic_load_n(&a->filling, __ATOMIC_RELAXED))
 		peer_note(a->target[a->next - 1], -ETIMEDOUT);
 	if (status == -ETIMEDOUT && clock_left(parent->deadline_us) == 0) {
 		if (running == 0)

@@ -432,36 +432,60 @@ static void a_demand_waits_in_line_and_nothing_leaves_before(void **state)
 	end();
 }
 
-static void no_fill_fill_and_probe_never_enter(void **state)
+/* rule 7 */
+static void who_does_not_fill_waits_for_nobody_who_may_wait_for_a_peer_G12(void **state)
 {
 	static const uint32_t flags[] = {REQ_NO_FILL, REQ_FILL, REQ_PROBE};
 	struct block_key k = key_of(17, 0);
 
 	(void)state;
 	begin(WITH_FLIGHT | WITH_SYNC, CODEC_NONE);
-	mem_hold(&w.store);
+	/* the leader is on its way to the object store: here peers are asked */
+	source_fault_add(w.fault, &(struct fault_rule){.kind = FAULT_HANG, .count = 1});
 	whole(0, &k, 0);
 	for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
-		/* answered although the block is in flight: two daemons cannot wait for each
-		 * other */
 		assert_int_equal(get_once(&w, &k, 0, BLOCK, flags[i], NULL, NULL), -ENOENT);
 		assert_int_equal(get_once(&w, &k, 0, 10, flags[i], NULL, NULL), -ENOENT);
 	}
 	/* nor can anyone join one of them */
-	source_fault_add(w.fault, &(struct fault_rule){.kind = FAULT_HANG, .count = 0});
+	source_fault_add(w.fault, &(struct fault_rule){.kind = FAULT_HANG, .after = 1});
 	whole(1, &k, REQ_NO_FILL);
 	assert_int_equal(source_fault_seen(w.fault), 8);
-	mem_release(&w.store);
-	assert_true(read_is_done(&rd[0]));
-	whole(2, &k, 0);
-	assert_int_equal(source_fault_seen(w.fault), 9); /* it leads */
 	source_fault_release(w.fault);
 	waiter_wait(&wt);
 	read_check(&rd[0], 0);
 	read_check(&rd[1], -ENOENT);
-	read_check(&rd[2], 0);
-	assert_int_equal(mem_gets(&w.store), 2);
+	assert_int_equal(mem_gets(&w.store), 1);
 	end();
+}
+
+static void who_does_not_fill_joins_what_comes_from_the_object_store(void **state)
+{
+	struct block_key k = key_of(17, 0);
+
+	(void)state;
+	for (int failed = 0; failed < 2; failed++) {
+		begin(WITH_FLIGHT | WITH_SYNC, CODEC_NONE);
+		mem_hold(&w.store);
+		whole(0, &k, 0);
+		whole(1, &k, REQ_NO_FILL);
+		assert_true(source_flight_joins(w.flight, rd[1].req));
+		read_go(&w, &wt, &rd[2], &k, 100, 50, REQ_NO_FILL);
+		assert_false(read_is_done(&rd[1]) || read_is_done(&rd[2]));
+		/* these want the store's own word all the same */
+		assert_int_equal(get_once(&w, &k, 0, BLOCK, REQ_FILL, NULL, NULL), -ENOENT);
+		assert_int_equal(get_once(&w, &k, 0, BLOCK, REQ_PROBE, NULL, NULL), -ENOENT);
+		w.store.status = failed ? -EACCES : 0;
+		mem_release(&w.store);
+		waiter_wait(&wt);
+		for (int i = 0; i < 3; i++)
+			read_check(&rd[i], failed ? -EACCES : 0);
+		assert_int_equal(mem_gets(&w.store), 1);
+		/* and never leads */
+		assert_int_equal(get_once(&w, &k, 0, BLOCK, REQ_NO_FILL, NULL, NULL), -ENOENT);
+		assert_int_equal(mem_gets(&w.store), 1);
+		end();
+	}
 }
 
 int main(void)
@@ -483,7 +507,8 @@ int main(void)
 		cmocka_unit_test(a_demand_does_not_starve_behind_a_prefetch),
 		cmocka_unit_test(a_prefetch_without_memory_leads_nobody),
 		cmocka_unit_test(a_demand_waits_in_line_and_nothing_leaves_before),
-		cmocka_unit_test(no_fill_fill_and_probe_never_enter),
+		cmocka_unit_test(who_does_not_fill_waits_for_nobody_who_may_wait_for_a_peer_G12),
+		cmocka_unit_test(who_does_not_fill_joins_what_comes_from_the_object_store),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -462,6 +462,14 @@ static void without_memory_for_a_fork_the_request_goes_on(void **state)
 	group_stop(&g);
 }
 
+static bool is_slow(struct group *g, unsigned i)
+{
+	struct peer_health h;
+
+	peer_health(peers_get(g->peers, "127.0.0.1", g->d[i].port), &h);
+	return h.slow;
+}
+
 static void holder_is_asked_without_filling_G12(void **state)
 {
 	struct group g;
@@ -482,6 +490,15 @@ static void holder_is_asked_without_filling_G12(void **state)
 	behave(&g.d[1], NO_OBJECT); /* his verdict is not mine */
 	get(&g, &his, 0, BLOCK, 0, 0, VIA_OBJECT);
 	assert_int_equal(counted(&g.d[1].no_fills), counted(&g.d[1].gets));
+	/* he is getting it himself: it comes */
+	behave(&g.d[1], FILL_SLOWLY);
+	assert_true(get(&g, &his, 0, BLOCK, 0, 0, VIA_PEER) >= 700000);
+	/* and if he dies of it, that costs little */
+	behave(&g.d[1], FILL_FOR_EVER);
+	assert_true(get(&g, &his, 0, BLOCK, 0, 0, VIA_OBJECT) < 3500000);
+	behave(&g.d[1], SERVE);
+	for (unsigned i = 0; i < 10000 && is_slow(&g, 1); i++)
+		usleep(1000);
 	/* a filling daemon waits 300 ms for him, once */
 	behave(&g.d[1], HANG);
 	assert_true(get(&g, &his, 0, BLOCK, 0, 0, VIA_OBJECT) < 800000);

@@ -142,6 +142,7 @@ struct world {
 	struct hash128 volume;
 	uint64_t capacity;
 	unsigned n_disks;
+	struct source_peer_conf peer; /* peers NULL: asks no other daemon */
 };
 
 static inline int remove_one(const char *path, const struct stat *st, int flag, struct FTW *at)
@@ -169,6 +170,7 @@ static inline void world_open(struct world *w)
 	struct disk *disks[4];
 	struct chain_conf conf = {
 		.object = {.store = &w->objects.base, .volume_name = "v"},
+		.peer = w->peer,
 		.store = {.disks = disks,
 			  .n_disks = w->n_disks,
 			  .volume = w->volume,
