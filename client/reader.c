@@ -11,7 +11,9 @@
  *
  * It goes back when an object is missing (once: the slices may have been compacted) or the group
  * failed to answer (io_retries times, later and later). A read that needs more than one block
- * copies each answer out as it comes: it holds no memory of the pool while it waits for more. */
+ * copies each answer out as it comes: it holds no memory of the pool while it waits for more. The
+ * copy comes from malloc: at most one request of the kernel (1 MiB) a read, and as many of them as
+ * it lets run at once (128 that nobody waits for, and one a task that reads). */
 #include "client/reader.h"
 
 #include "client/rfile.h"
