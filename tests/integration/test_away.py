@@ -210,3 +210,17 @@ def test_a_killed_process_ends_while_the_object_store_hangs(lab, s3_volume, rgw,
     with open(m.path("x"), "rb") as f:
         data = f.read()
     assert len(data) >= 5000000 and data == b"a" * len(data)
+
+
+def test_own_files_are_readable_while_redis_hangs(lab, redis, s3_volume):
+    m = lab.mount(s3_volume, "m1", ["--meta-timeout", "60", "--attr-cache", "0"])
+    before = os.stat(m.dir)
+    redis.signal(signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            t = time.monotonic()
+            assert len(m.stats()) > 10
+            assert time.monotonic() - t < 2
+        assert os.stat(m.dir).st_mode == before.st_mode
+    finally:
+        redis.signal(signal.SIGCONT)
