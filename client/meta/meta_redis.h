@@ -130,7 +130,9 @@ uint64_t data_deadline(const struct meta_redis *mr);
 
 /* -EIO: the volume is gone */
 int mark_take(struct meta_redis *mr, struct mark *ret);
-/* gen, setting: what the database says now */
+/* the key that tells beside _gen: without a generation it is the setting */
+const char *mark_key(const struct mark *k);
+/* gen, setting: what the database says now under _gen and mark_key */
 bool mark_fits(const struct mark *k, const struct redis_reply *gen,
 	       const struct redis_reply *setting);
 /* runs a script once, over the operations' connections; -ESTALE: the volume is not the mark's */
@@ -140,6 +142,8 @@ int op_eval_once(struct meta_redis *mr, enum script s, struct args *a, uint64_t 
 int op_eval_until(struct meta_redis *mr, enum script s, struct args *a, uint64_t deadline_us,
 		  struct mark *ret_mark, struct redis_reply **ret);
 int op_eval(struct meta_redis *mr, enum script s, struct args *a, struct redis_reply **ret);
+/* the record of an inode under a key of that kind ("i", "s"): element 0 of the reply */
+int op_get(struct meta_redis *mr, const char *kind, uint64_t inode, struct redis_reply **ret);
 /* a command that may be done twice, its words given */
 int op_cmdv(struct meta_redis *mr, int argc, const char **argv, const size_t *lens,
 	    struct redis_reply **ret);

@@ -4,43 +4,19 @@
 
 #include "common/clock.h"
 
-/* -ESTALE: the volume is not the mark's */
-static int getattr_once(struct meta_redis *mr, uint64_t inode, const struct mark *k,
-			uint64_t deadline_us, struct attr *ret)
+int redis_getattr(struct meta *m, uint64_t inode, struct attr *ret)
 {
+	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	const char *p = mr->prefix;
 	uint64_t begin = clock_us();
-	/* without a generation it is the setting that tells */
-	int r = redis_once(mr->redis, deadline_us, &reply, "MGET %si%llu %s_gen %s%s", p,
-			   (unsigned long long)inode, p, p,
-			   k->id_len == UUID_TEXT ? "setting" : "_gen");
+	int r = op_get(mr, "i", inode, &reply);
 
 	metric_observe_us(mr->seconds[OP_GETATTR], clock_us() - begin);
 	if (r)
 		return r;
-	if (!mark_fits(k, reply_at(reply, 1), reply_at(reply, 2)))
-		return -ESTALE;
 	if (reply_type(reply_at(reply, 0)) == REDIS_NIL)
 		return -ENOENT;
 	return reply_attr(reply_at(reply, 0), ret);
-}
-
-int redis_getattr(struct meta *m, uint64_t inode, struct attr *ret)
-{
-	struct meta_redis *mr = redis_engine(m);
-	uint64_t deadline = op_deadline(mr);
-	struct mark k;
-	int r = -ESTALE;
-
-	for (int i = 0; i < MARK_TRIES && r == -ESTALE; i++) {
-		r = mark_take(mr, &k);
-		if (!r)
-			r = getattr_once(mr, inode, &k, deadline, ret);
-		if (r == -ESTALE && generation_check(mr, &k, deadline))
-			r = -EIO;
-	}
-	return r == -ESTALE ? -EIO : op_error(r);
 }
 
 int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned set,

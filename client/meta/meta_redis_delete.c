@@ -211,10 +211,22 @@ static int slices_page(struct meta_redis *mr, const struct redis_reply *page)
 	return r;
 }
 
+/* the references that were read are those of our volume: else its objects are another one's */
+static int slices_ours(struct meta_redis *mr, const struct mark *k)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int r = redis_once(mr->own_redis, own_deadline(mr), &reply, "GET %s_gen", mr->prefix);
+
+	return r || mark_fits(k, reply, NULL) ? r : -ESTALE;
+}
+
 static int slices_scan(struct meta_redis *mr)
 {
 	char cursor[24] = "0";
+	struct mark k;
 
+	if (mark_take(mr, &k))
+		return -EIO;
 	do {
 		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 		const char *next;
@@ -222,6 +234,8 @@ static int slices_scan(struct meta_redis *mr)
 		int r = redis_once(mr->own_redis, own_deadline(mr), &reply,
 				   "HSCAN %ssliceRef %s COUNT 1000", mr->prefix, cursor);
 
+		if (!r)
+			r = slices_ours(mr, &k);
 		if (!r)
 			r = slices_page(mr, reply_at(reply, 1));
 		if (r)

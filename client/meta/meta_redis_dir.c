@@ -120,28 +120,35 @@ static int listing_unique(struct listing *l)
 	return 0;
 }
 
-static int listing_records(struct meta_redis *mr, struct meta_entry *e, size_t n)
+/* the records of n entries, and what tells whether they are of the mark's volume: -ESTALE if not */
+static int listing_records(struct meta_redis *mr, const struct mark *k, struct meta_entry *e,
+			   size_t n)
 {
 	_cleanup_(str_fini) struct str keys = STR_INIT;
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	const char *v[RECORD_BATCH + 1] = {"MGET"};
-	size_t len[RECORD_BATCH + 1] = {4};
+	const char *v[RECORD_BATCH + 3] = {"MGET"};
+	size_t len[RECORD_BATCH + 3] = {4};
 	int r;
 
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < n + 2; i++) {
 		size_t before = keys.len;
 
-		str_addf(&keys, "%si%llu", mr->prefix, (unsigned long long)e[i].inode);
+		if (i < n)
+			str_addf(&keys, "%si%llu", mr->prefix, (unsigned long long)e[i].inode);
+		else
+			str_addf(&keys, "%s%s", mr->prefix, i == n ? "_gen" : mark_key(k));
 		len[1 + i] = keys.len - before;
 		str_addn(&keys, "", 1);
 	}
 	if (str_error(&keys))
 		return -ENOMEM;
-	for (size_t i = 0, at = 0; i < n; i++) {
+	for (size_t i = 0, at = 0; i < n + 2; i++) {
 		v[1 + i] = keys.s + at;
 		at += len[1 + i] + 1;
 	}
-	r = op_cmdv(mr, (int)(n + 1), v, len, &reply);
+	r = op_cmdv(mr, (int)(n + 3), v, len, &reply);
+	if (!r && !mark_fits(k, reply_at(reply, n), reply_at(reply, n + 1)))
+		r = -ESTALE;
 	if (r)
 		return r;
 	for (size_t i = 0; i < n; i++) {
@@ -155,26 +162,57 @@ static int listing_records(struct meta_redis *mr, struct meta_entry *e, size_t n
 	return 0;
 }
 
+static int listing_read(struct meta_redis *mr, uint64_t inode, bool with_attr, struct listing *l)
+{
+	size_t i = 0, n;
+	struct mark k;
+	int r = mark_take(mr, &k);
+
+	if (!r)
+		r = listing_scan(mr, inode, l);
+	if (!r)
+		r = listing_unique(l);
+	while (!r) {
+		n = with_attr ? MIN(l->n - i, (size_t)RECORD_BATCH) : 0;
+		r = listing_records(mr, &k, l->e + i, n);
+		i += n;
+		if (n < RECORD_BATCH)
+			break;
+	}
+	if (r == -ESTALE && generation_check(mr, &k, op_deadline(mr)))
+		r = -EIO;
+	return r;
+}
+
+static void listing_fini(struct listing *l)
+{
+	free(l->e);
+	free(l->at);
+	str_fini(&l->names);
+	*l = (struct listing){.names = STR_INIT};
+}
+
 int redis_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret)
 {
 	struct meta_redis *mr = redis_engine(m);
 	struct meta_dir *d = calloc(1, sizeof(*d));
 	struct listing l = {.names = STR_INIT};
 	uint64_t begin = clock_us();
-	int r = d ? listing_scan(mr, inode, &l) : -ENOMEM;
+	int r = -ESTALE;
 
-	if (!r)
-		r = listing_unique(&l);
-	for (size_t i = 0; with_attr && i < l.n && !r; i += RECORD_BATCH)
-		r = listing_records(mr, l.e + i, MIN(l.n - i, (size_t)RECORD_BATCH));
-	metric_observe_us(mr->seconds[OP_READDIR], clock_us() - begin);
-	free(l.at);
-	if (r) {
-		free(l.e);
-		str_fini(&l.names);
-		free(d);
-		return r;
+	if (!d)
+		return -ENOMEM;
+	for (int i = 0; i < MARK_TRIES && r == -ESTALE; i++) {
+		listing_fini(&l);
+		r = listing_read(mr, inode, with_attr, &l);
 	}
+	metric_observe_us(mr->seconds[OP_READDIR], clock_us() - begin);
+	if (r) {
+		listing_fini(&l);
+		free(d);
+		return r == -ESTALE ? -EIO : r;
+	}
+	free(l.at);
 	d->n = l.n;
 	d->entries = l.e;
 	d->names = l.names.s; /* the entries' names point into it */

@@ -323,12 +323,11 @@ int redis_readlink(struct meta *m, uint64_t inode, char **ret)
 	const char *p;
 	size_t n;
 	char *s;
-	int r = redis_once(mr->redis, op_deadline(mr), &reply, "GET %ss%llu", mr->prefix,
-			   (unsigned long long)inode);
+	int r = op_get(mr, "s", inode, &reply);
 
 	if (r)
-		return op_error(r);
-	p = reply_text(reply, &n);
+		return r;
+	p = reply_text(reply_at(reply, 0), &n);
 	if (!p)
 		return -ENOENT;
 	if (n == 0 || n > SYMLINK_MAX + 1 || memchr(p, '\0', n))

@@ -158,6 +158,11 @@ int mark_take(struct meta_redis *mr, struct mark *ret)
 	return 0;
 }
 
+const char *mark_key(const struct mark *k)
+{
+	return k->id_len == UUID_TEXT ? "setting" : "_gen";
+}
+
 bool mark_fits(const struct mark *k, const struct redis_reply *gen,
 	       const struct redis_reply *setting)
 {
@@ -235,6 +240,38 @@ int own_eval(struct meta_redis *mr, enum script s, struct args *a, uint64_t dead
 	struct mark k;
 
 	return eval_marked(mr, mr->own_redis, s, a, deadline_us, &k, ret);
+}
+
+static int get_once(struct meta_redis *mr, const char *kind, uint64_t inode, const struct mark *k,
+		    uint64_t deadline_us, struct redis_reply **ret)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	const char *p = mr->prefix;
+	int r = redis_once(mr->redis, deadline_us, &reply, "MGET %s%s%llu %s_gen %s%s", p, kind,
+			   (unsigned long long)inode, p, p, mark_key(k));
+
+	if (r)
+		return op_error(r);
+	if (!mark_fits(k, reply_at(reply, 1), reply_at(reply, 2)))
+		return -ESTALE;
+	*ret = TAKE_PTR(reply);
+	return 0;
+}
+
+int op_get(struct meta_redis *mr, const char *kind, uint64_t inode, struct redis_reply **ret)
+{
+	uint64_t deadline = op_deadline(mr);
+	struct mark k;
+	int r = -ESTALE;
+
+	for (int i = 0; i < MARK_TRIES && r == -ESTALE; i++) {
+		r = mark_take(mr, &k);
+		if (!r)
+			r = get_once(mr, kind, inode, &k, deadline, ret);
+		if (r == -ESTALE && generation_check(mr, &k, deadline))
+			r = -EIO;
+	}
+	return r == -ESTALE ? -EIO : r;
 }
 
 int op_cmdv(struct meta_redis *mr, int argc, const char **argv, const size_t *lens,

@@ -83,13 +83,25 @@ static void everything_is_eio(struct meta *m, uint64_t inode)
 }
 
 /* the first call after the volume went finds out, whichever it is */
-enum first { FIRST_OPEN, FIRST_READ, FIRST_LOOKUP, FIRST_GETATTR, FIRST_MKNOD, FIRST_COUNT };
+enum first {
+	FIRST_OPEN,
+	FIRST_READ,
+	FIRST_LOOKUP,
+	FIRST_GETATTR,
+	FIRST_READDIR,
+	FIRST_NAMES,
+	FIRST_READLINK,
+	FIRST_MKNOD,
+	FIRST_COUNT
+};
 
 static int first_call(struct meta *m, enum first f, uint64_t inode)
 {
 	struct chunk_list l = {0};
+	struct meta_dir *d = NULL;
 	struct attr a;
 	uint64_t x;
+	char *p;
 	int r;
 
 	switch (f) {
@@ -105,13 +117,51 @@ static int first_call(struct meta *m, enum first f, uint64_t inode)
 	case FIRST_GETATTR:
 		r = meta_getattr(m, inode, &a);
 		break;
+	case FIRST_READDIR:
+	case FIRST_NAMES:
+		r = meta_readdir(m, 1, f == FIRST_READDIR, &d);
+		break;
+	case FIRST_READLINK:
+		r = meta_readlink(m, inode, &p);
+		r = r == -ENOENT ? 0 : r; /* it is a file */
+		break;
 	default:
 		r = m->conf.read_only
 			    ? meta_getattr(m, inode, &a)
 			    : meta_mknod(m, &root_ctx, 1, "g", INODE_FILE, 0, 0, 0, "", &x, &a);
 	}
 	chunk_list_fini(&l);
+	meta_dir_free(d);
 	return r;
+}
+
+static int64_t scans(void)
+{
+	return raw_int("EVAL return\tselect(2,string.gsub(redis.call('INFO','commandstats'),'stat_"
+		       "hscan','')) 0");
+}
+
+static void references_of_another_volume_delete_no_object(void **state)
+{
+	struct deleted d = {0};
+	struct meta *m, *other;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_redis(&d);
+	fresh_volume(0);
+	other = open_quiet(false);
+	raw_run("HSET sliceRef k6_20 -1");
+	raw_run("CONFIG RESETSTAT");
+	slices_clean_later(redis_engine(m));
+	for (int i = 0; i < 1000 && !scans(); i++)
+		usleep(5000);
+	assert_int_equal(scans(), 1);
+	close_meta(m); /* ends what was begun */
+	assert_int_equal(d.n, 0);
+	assert_int_equal(raw_int("HLEN sliceRef"), 1);
+	close_meta(other);
 }
 
 static void a_volume_made_anew_is_not_read_by_an_old_mount(void **state)
@@ -432,6 +482,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_volume_made_anew_is_not_read_by_an_old_mount),
 		cmocka_unit_test(an_emptied_database_stays_empty),
+		cmocka_unit_test(references_of_another_volume_delete_no_object),
 		cmocka_unit_test(no_number_is_taken_in_an_emptied_database),
 		cmocka_unit_test(lists_of_a_loaded_volume_belong_to_another_volume_id),
 		cmocka_unit_test(lists_of_a_database_that_went_back_belong_to_another_volume_id),
