@@ -29,8 +29,8 @@
 enum { REQ_DEPTH = 12, REQ_REASON = 256 };
 
 enum req_flags {
-	/* stores only: never leads and never goes to the object store. In flight it joins nobody but
-	 * him who asks the object store already, and so waits for no peer */
+	/* stores only: never leads, never goes to the object store. In flight it joins only whoever
+	 * asks the object store already, and so waits for no peer */
 	REQ_NO_FILL = 1,
 	/* nobody waits for it yet: never waits for memory */
 	REQ_PREFETCH = 2,
