@@ -211,7 +211,7 @@ def bench_meta(lab, redis):
     lab.format(meta, "meta")
     ours = lab.mount(meta, "meta-stoke")
     try:
-        theirs = lab.juice_mount(juicefs_exe(), meta, "meta-juicefs")
+        theirs = lab.juice_mount(juicefs_exe(), meta, "meta-juicefs", kernel_caches=True)
     except Exception as e:
         print(f"  the real JuiceFS is not to be had here ({e}): no comparison")
         theirs = None

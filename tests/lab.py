@@ -344,13 +344,13 @@ class Mount(Proc):
 class JuiceMount:
     """a real JuiceFS mount (two processes, found by their mount point)"""
 
-    def __init__(self, lab, exe, meta, name="j1", flags=(), env=None):
+    def __init__(self, lab, exe, meta, name="j1", flags=(), env=None, kernel_caches=False):
+        caches = [] if kernel_caches else ["--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0"]
         self.dir, self.exe = f"{lab.folder}/{name}", exe
         os.makedirs(self.dir, exist_ok=True)
         run([exe, "mount", meta, self.dir, "-d", "--no-usage-report", "--backup-meta", "0", "--no-syslog",
              "--log", f"{lab.folder}/{name}.log", "--cache-dir", f"{lab.folder}/{name}.cache",
-             "--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0", "--enable-xattr",
-             "--metrics", "127.0.0.1:0", *flags], env=dict(lab.env, **(env or {})))
+             "--enable-xattr", "--metrics", "127.0.0.1:0", *caches, *flags], env=dict(lab.env, **(env or {})))
 
     def pids(self):
         out = []
