@@ -91,13 +91,13 @@ static void ask_unref(struct ask *a)
 		return;
 	if (a->spare)
 		buf_unref(a->spare);
-	free(a);
+	FREE_COUNTED(a);
 }
 
 static void try_unref(struct ask_try *at)
 {
 	if (__atomic_sub_fetch(&at->refs, 1, __ATOMIC_ACQ_REL) == 0)
-		free(at);
+		FREE_COUNTED(at);
 }
 
 static void try_abandon_job(struct loop_job *job)

@@ -159,12 +159,6 @@ static void close_and_tell(int fd, const struct block_key *k, struct peer *peer,
 	peer_tell(peer, bulk, OP_CLOSED, body, sizeof(body));
 }
 
-static void entry_close(struct fd_entry *e)
-{
-	close_and_tell(e->fd, &e->key, e->peer, e->bulk);
-	free(e);
-}
-
 struct fd_entry *fd_cache_add(struct fd_cache *c, const struct block_key *k, int fd,
 			      struct peer *peer, bool bulk)
 {
@@ -198,8 +192,10 @@ struct fd_entry *fd_cache_add(struct fd_cache *c, const struct block_key *k, int
 		}
 	}
 	mtx_unlock(&c->lock);
-	if (old)
-		entry_close(e); /* two asked at once */
+	if (old) { /* two asked at once */
+		close_and_tell(e->fd, &e->key, e->peer, e->bulk);
+		free(e);
+	}
 	while ((n = list_pop(&leaving)))
 		fd_entry_unref(container_of(n, struct fd_entry, link));
 	return old ? old : e;
@@ -288,6 +284,8 @@ int fd_entry_fd(const struct fd_entry *e)
 
 void fd_entry_unref(struct fd_entry *e)
 {
-	if (__atomic_sub_fetch(&e->refs, 1, __ATOMIC_ACQ_REL) == 0)
-		entry_close(e);
+	if (__atomic_sub_fetch(&e->refs, 1, __ATOMIC_ACQ_REL))
+		return;
+	close_and_tell(e->fd, &e->key, e->peer, e->bulk);
+	FREE_COUNTED(e);
 }
