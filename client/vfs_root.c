@@ -86,11 +86,11 @@ int vfs_getattr_root(struct vfs *v, struct workq *q, struct vfs_entry *ret)
 	struct root_ask *a;
 	bool late, done;
 
-	mtx_lock(&root->lock);
+	mtx_lock(&v->root.lock);
 	late = root->late > 0;
 	if (late)
 		last_locked(v, ret);
-	mtx_unlock(&root->lock);
+	mtx_unlock(&v->root.lock);
 	if (late)
 		return 0;
 	a = calloc(1, sizeof(*a));
@@ -100,9 +100,9 @@ int vfs_getattr_root(struct vfs *v, struct workq *q, struct vfs_entry *ret)
 	a->job.fn = ask_run;
 	/* bounded by the threads that wait here, and nobody comes here while one is late */
 	workq_push_always(q, &a->job);
-	mtx_lock(&root->lock);
+	mtx_lock(&v->root.lock);
 	while (!a->done && clock_us() < until)
-		cond_wait_us(&root->answered, &root->lock, clock_left(until));
+		cond_wait_us(&root->answered, &v->root.lock, clock_left(until));
 	done = a->done;
 	if (done && a->status == 0) {
 		*ret = a->e;
@@ -111,7 +111,7 @@ int vfs_getattr_root(struct vfs *v, struct workq *q, struct vfs_entry *ret)
 		a->left = !done;
 		root->late += !done;
 	}
-	mtx_unlock(&root->lock);
+	mtx_unlock(&v->root.lock);
 	if (done)
 		free(a);
 	return 0;
