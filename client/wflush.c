@@ -10,6 +10,7 @@ enum { TICK_US = 250000, IDLE_US = 1000000 };
 void writer_flush(struct flush_op *op)
 {
 	struct wfile *f = op->f;
+	struct writer *w = f->w;
 	struct work k;
 
 	work_init(&k);
@@ -27,7 +28,8 @@ void writer_flush(struct flush_op *op)
 		wfile_freeze_locked(f, &k);
 	}
 	mtx_unlock(&f->lock);
-	work_run(f->w, &k);
+	/* the flush may be over, and f gone with its last reference */
+	work_run(w, &k);
 }
 
 /* --- every file --- */
