@@ -111,17 +111,17 @@ DEPS_CHECK := libcmocka-dev clang clang-tidy clang-format cppcheck python3-pytes
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 deps:            ## install what building, the demo and the checks need (Debian 12, Ubuntu 24.04)
-	$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK)
+	@$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK)
 
 demo:            ## the main job on real data: three daemons, two mounts, one killed; KEEP=1 leaves it up, DATA=DIR copies yours
-	$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO)
+	@$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO)
 	@echo building
 	@$(MAKE) -s -j$$(nproc) MODE=release all
 	@$(PYTHON) tests/demo.py --bin $(O)/release
 
 check:           ## everything that must hold: units (debug, asan, tsan), fuzz corpus, lint, analysis, integration
-	$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK)
-	$(PYTHON) tests/check.py --build $(O)
+	@$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK)
+	@$(PYTHON) tests/check.py --build $(O)
 
 unit: $(UNITS)   ## build and run the unit tests of MODE
 	$(PYTHON) tests/check.py --build $(O) --only units --mode $(MODE)

@@ -10,7 +10,7 @@
 #                                 taste here, or what -Wall -Wextra -Wconversion says better
 set -eu
 cd "$(dirname "$0")/.."
-files=$(git ls-files -c -o --exclude-standard 'proto/*.c' 'common/*.c' 'cached/*.c' 'client/*.c' | sort -u)
+files=$(find proto common cached client -name '*.c' | sort)
 jobs=$(nproc)
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
