@@ -375,7 +375,8 @@ static int recover_all(struct store *s, const struct hash128 *volume, struct rec
 		ret->blocks += st.blocks;
 		ret->bytes += st.bytes;
 		ret->removed += st.removed;
-		s->conf.disks[i]->checked = st.checked;
+		/* a clean-up of the generation before may be at work: it reads either */
+		__atomic_store_n(&s->conf.disks[i]->checked, st.checked, __ATOMIC_RELAXED);
 	}
 	return 0;
 }
@@ -512,7 +513,8 @@ static void clean_job(struct workq_job *job)
 	/* what start had no time for */
 	keep = store_volume(s);
 	for (unsigned i = 0; i < s->conf.n_disks; i++)
-		(void)recover_lengths(s->conf.disks[i], &keep, s->conf.disks[i]->checked,
+		(void)recover_lengths(s->conf.disks[i], &keep,
+				      __atomic_load_n(&s->conf.disks[i]->checked, __ATOMIC_RELAXED),
 				      wrong_length, s);
 	free(c);
 }
