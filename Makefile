@@ -135,8 +135,9 @@ fuzzers-built: $(FUZZERS)
 
 fuzz:            ## fuzz each parser for TIME seconds (default 60) with libFuzzer
 	$(MAKE) MODE=fuzz FUZZ_LINK=-fsanitize=fuzzer fuzzers-built
-	for f in tests/fuzz/fuzz_*.c; do n=$$(basename $$f .c); $(O)/fuzz/fuzz/$$n -max_total_time=$(or $(TIME),60) \
-		-artifact_prefix=$(O)/fuzz/ tests/fuzz/corpus/$${n#fuzz_} || exit 1; done
+	for f in tests/fuzz/fuzz_*.c; do n=$$(basename $$f .c); mkdir -p $(O)/fuzz/found/$$n; \
+		$(O)/fuzz/fuzz/$$n -max_total_time=$(or $(TIME),60) -artifact_prefix=$(O)/fuzz/ \
+		$(O)/fuzz/found/$$n tests/fuzz/corpus/$${n#fuzz_} || exit 1; done
 
 integration: all ## the real programs with a real Redis, a real S3 and the real JuiceFS
 	STOKE_BIN=$(abspath $(B)) $(PYTHON) -m pytest -q tests/integration $(ARGS)

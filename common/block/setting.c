@@ -342,19 +342,48 @@ static int redact_url(json_t *root)
 				   json_sprintf("%.*s****%s", (int)(host - url), url, at));
 }
 
+static bool is_secret(const char *key)
+{
+	return strcmp(key, "SecretKey") == 0 || strcmp(key, "SessionToken") == 0 ||
+	       strcmp(key, "EncryptKey") == 0;
+}
+
+/* secrets at any depth: nobody knows what other clients put into a setting */
+static int redact_secrets(json_t *node)
+{
+	const char *key;
+	json_t *value;
+	size_t i;
+	int r = 0;
+
+	json_array_foreach(node, i, value)
+	{
+		r = redact_secrets(value);
+		if (r)
+			return r;
+	}
+	json_object_foreach(node, key, value)
+	{
+		const char *text = json_string_value(value);
+
+		if (!is_secret(key))
+			r = redact_secrets(value);
+		else if (!text || *text)
+			r = json_object_set_new(node, key, json_string("****"));
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
 int setting_redacted(const struct setting *s, struct str *out)
 {
-	static const char *const secrets[] = {"SecretKey", "SessionToken", "EncryptKey"};
 	json_t *root = json_loads(s->text, 0, NULL);
 	char *text = NULL;
 	int r = root ? redact_url(root) : -1;
 
-	for (size_t i = 0; i < ARRAY_LEN(secrets) && !r; i++) {
-		const char *v = json_string_value(json_object_get(root, secrets[i]));
-
-		if (v && *v)
-			r = json_object_set_new(root, secrets[i], json_string("****"));
-	}
+	if (!r)
+		r = redact_secrets(root);
 	if (!r)
 		text = json_dumps(root, JSON_INDENT(2));
 	json_decref(root);
