@@ -51,7 +51,7 @@ NEED_client := meta block object common proto
 NEED_cached := block object common proto
 
 MAINS := client/main.c cached/main.c
-LUA := $(wildcard client/meta/*.lua common/block/*.lua)
+LUA := $(wildcard client/meta/*.lua common/block/*.lua client/meta/*.def)
 src = $(filter-out $(MAINS),$(wildcard $(DIR_$(1))/*.c))
 lib = $(B)/lib/lib$(1).a
 objs = $(patsubst %.c,$(B)/obj/%.o,$(call src,$(1)))

@@ -35,6 +35,8 @@ struct meta {
 	uint64_t session;
 	meta_delete_fn *delete_fn;
 	void *delete_arg;
+	meta_compact_fn *compact_fn;
+	void *compact_arg;
 	void (*changed)(void *arg, bool gone);
 	void *changed_arg;
 };

@@ -386,8 +386,7 @@ static int check_xattr_name(const char *name)
 /* POSIX ACLs are no common attributes */
 static bool is_acl_name(const char *name)
 {
-	return !strcmp(name, "system.posix_acl_access") ||
-	       !strcmp(name, "system.posix_acl_default");
+	return !strcmp(name, ACL_NAME_ACCESS) || !strcmp(name, ACL_NAME_DEFAULT);
 }
 
 int meta_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, size_t *ret_len)
@@ -440,6 +439,201 @@ int meta_removexattr(struct meta *m, uint64_t inode, const char *name)
 	if (rooted(inode) >= INODE_INTERNAL)
 		return -EPERM;
 	return is_acl_name(name) ? -EOPNOTSUPP : m->ops->removexattr(m, rooted(inode), name);
+}
+
+/* an operation that not every engine has */
+#define HAS(m, op) ((m)->ops->op ? 0 : -EOPNOTSUPP)
+
+int meta_getfacl(struct meta *m, uint64_t inode, enum acl_type type, struct acl *ret)
+{
+	int r = check_there(m);
+
+	if (!r)
+		r = HAS(m, getfacl);
+	return r ? r : m->ops->getfacl(m, rooted(inode), type, ret);
+}
+
+int meta_setfacl(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum acl_type type,
+		 const struct acl *rule, struct attr *ret)
+{
+	int r = check_writable(m);
+
+	if (!r)
+		r = HAS(m, setfacl);
+	if (r)
+		return r;
+	return rooted(inode) >= INODE_INTERNAL
+		       ? -EPERM
+		       : m->ops->setfacl(m, c, rooted(inode), type, rule, ret);
+}
+
+int meta_touch_atime(struct meta *m, uint64_t inode, struct attr *a)
+{
+	if (m->conf.atime == ATIME_NONE || rooted(inode) >= INODE_INTERNAL || check_writable(m) ||
+	    HAS(m, touch_atime))
+		return 0;
+	return m->ops->touch_atime(m, rooted(inode), a);
+}
+
+int meta_flock(struct meta *m, uint64_t inode, uint64_t owner, uint32_t type)
+{
+	int r = check_writable(m);
+
+	if (!r)
+		r = HAS(m, flock);
+	return r ? r : m->ops->flock(m, rooted(inode), owner, type);
+}
+
+int meta_setlk(struct meta *m, uint64_t inode, uint64_t owner, const struct meta_lock *l)
+{
+	int r = check_writable(m);
+
+	if (!r)
+		r = HAS(m, setlk);
+	return r ? r : m->ops->setlk(m, rooted(inode), owner, l);
+}
+
+int meta_getlk(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock *l)
+{
+	int r = check_there(m);
+
+	if (!r)
+		r = HAS(m, getlk);
+	return r ? r : m->ops->getlk(m, rooted(inode), owner, l);
+}
+
+int meta_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode, uint64_t off,
+		   uint64_t len, struct attr *ret)
+{
+	int r = check_writable(m);
+
+	if (!r)
+		r = HAS(m, fallocate);
+	if (r)
+		return r;
+	if (len == 0)
+		return -EINVAL;
+	if (off > FILE_LENGTH_MAX || len > FILE_LENGTH_MAX - off)
+		return -EFBIG;
+	return m->ops->fallocate(m, c, rooted(inode), mode, off, len, ret);
+}
+
+int meta_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, uint64_t off_in,
+			 uint64_t out, uint64_t off_out, uint64_t len, uint64_t *ret_copied,
+			 struct attr *ret_out)
+{
+	int r = check_writable(m);
+
+	in = rooted(in);
+	out = rooted(out);
+	if (!r)
+		r = HAS(m, copy_file_range);
+	if (r)
+		return r;
+	if (off_in > FILE_LENGTH_MAX || off_out > FILE_LENGTH_MAX ||
+	    len > FILE_LENGTH_MAX - off_out)
+		return -EFBIG;
+	if (in == out && off_in < off_out + len && off_out < off_in + len)
+		return -EINVAL;
+	return m->ops->copy_file_range(m, c, in, off_in, out, off_out, len, ret_copied, ret_out);
+}
+
+int meta_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
+		 uint32_t umask, uint64_t *ret, struct attr *ret_attr)
+{
+	int r = check_writable(m);
+
+	parent = rooted(parent);
+	if (!r)
+		r = HAS(m, tmpfile);
+	if (!r && parent >= INODE_INTERNAL)
+		r = -EPERM;
+	return r ? r : m->ops->tmpfile(m, c, parent, mode & 07777, umask & 07777, ret, ret_attr);
+}
+
+int meta_remove_tree(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		     bool skip_trash, struct meta_progress *p)
+{
+	int r;
+
+	parent = rooted(parent);
+	r = check_remove(m, c, parent, name);
+	if (!r)
+		r = HAS(m, remove_tree);
+	if (r)
+		return r;
+	return is_dots(name) ? -EINVAL : m->ops->remove_tree(m, c, parent, name, skip_trash, p);
+}
+
+int meta_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t parent,
+	       const char *name, bool preserve, uint32_t umask, struct meta_progress *p)
+{
+	int r;
+
+	parent = rooted(parent);
+	r = check_create(m, parent, name);
+	if (!r)
+		r = HAS(m, clone);
+	if (r)
+		return r;
+	return rooted(src) >= INODE_INTERNAL
+		       ? -EPERM
+		       : m->ops->clone(m, c, rooted(src), parent, name, preserve, umask, p);
+}
+
+int meta_compact(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed)
+{
+	int r = check_writable(m);
+
+	if (!r)
+		r = HAS(m, compact);
+	return r ? r : m->ops->compact(m, rooted(inode), index, ret_freed);
+}
+
+int meta_quota_set(struct meta *m, const struct quota *q)
+{
+	int r = check_writable(m);
+
+	if (!r)
+		r = HAS(m, quota_set);
+	return r ? r : m->ops->quota_set(m, q);
+}
+
+int meta_quota_get(struct meta *m, enum quota_kind kind, uint64_t id, struct quota *ret)
+{
+	int r = check_there(m);
+
+	if (!r)
+		r = HAS(m, quota_get);
+	return r ? r : m->ops->quota_get(m, kind, id, ret);
+}
+
+int meta_quota_list(struct meta *m, enum quota_kind kind, struct quota **ret, size_t *ret_n)
+{
+	int r = check_there(m);
+
+	if (!r)
+		r = HAS(m, quota_list);
+	return r ? r : m->ops->quota_list(m, kind, ret, ret_n);
+}
+
+int meta_quota_delete(struct meta *m, enum quota_kind kind, uint64_t id)
+{
+	int r = check_writable(m);
+
+	if (!r)
+		r = HAS(m, quota_delete);
+	return r ? r : m->ops->quota_delete(m, kind, id);
+}
+
+int meta_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
+		     struct quota *ret, struct meta_progress *p)
+{
+	int r = repair ? check_writable(m) : check_there(m);
+
+	if (!r)
+		r = HAS(m, quota_check);
+	return r ? r : m->ops->quota_check(m, kind, id, repair, ret, p);
 }
 
 int meta_start(struct meta *m, struct str *err)

@@ -13,6 +13,7 @@
 
 #include <sys/stat.h>
 
+#include "client/meta/acl.h"
 #include "client/meta/attr.h"
 #include "common/block/setting.h"
 #include "common/metrics.h"
@@ -24,7 +25,14 @@ struct meta_dir;
 struct meta_ctx {
 	uint32_t uid, gid;
 	uint32_t pid;
+	/* Permissions are the engine's to check: the kernel does not (--root-squash, --all-squash,
+	 * --non-default-permission). gids: every group of the caller, only looked at then */
+	bool check;
+	const uint32_t *gids;
+	size_t n_gids;
 };
+
+enum atime_mode { ATIME_NONE, ATIME_RELATIVE, ATIME_STRICT };
 
 struct meta_conf {
 	bool read_only;
@@ -32,9 +40,11 @@ struct meta_conf {
 	uint64_t data_timeout_us;   /* of read, write and new_slice; 0: 5 minutes or timeout_us */
 	uint64_t heartbeat_us;	    /* 12 s */
 	uint64_t skip_dir_mtime_us; /* 100 ms */
-	const char *subdir;	    /* NULL; anything else is refused with -EOPNOTSUPP */
+	const char *subdir;	    /* NULL: the volume's root; made when it is missing */
 	const char *mount_point;    /* for the session */
 	bool no_bgjob;
+	unsigned max_deletes; /* threads that delete objects (10); 0: this client deletes none */
+	enum atime_mode atime;
 	struct metrics *metrics;
 };
 
@@ -63,9 +73,38 @@ enum meta_set {
 	SET_ATIME = 16,
 	SET_MTIME = 32,
 	SET_ATIME_NOW = 128,
-	SET_MTIME_NOW = 256
+	SET_MTIME_NOW = 256,
+	SET_FLAGS = 32768 /* attr.flags (chattr) */
 };
-enum { RENAME_F_NOREPLACE = 1, RENAME_F_EXCHANGE = 2 };
+/* rename(2)'s; RESTORE: out of the trash, also into a directory that lies in it (JuiceFS's number) */
+enum {
+	RENAME_F_NOREPLACE = 1,
+	RENAME_F_EXCHANGE = 2,
+	RENAME_F_WHITEOUT = 4,
+	RENAME_F_RESTORE = 32
+};
+
+/* A POSIX record lock; end is inclusive, LOCK_EOF: to the end of the file */
+struct meta_lock {
+	uint32_t type; /* F_RDLCK, F_WRLCK, F_UNLCK */
+	uint32_t pid;  /* getlk: 0 when another session holds it */
+	uint64_t start, end;
+};
+#define LOCK_EOF UINT64_C(0x7FFFFFFFFFFFFFFF)
+
+enum quota_kind { QUOTA_DIR, QUOTA_USER, QUOTA_GROUP };
+struct quota {
+	enum quota_kind kind;
+	uint64_t id;		       /* inode of the directory, uid, gid */
+	int64_t max_space, max_inodes; /* bytes; <= 0: no limit */
+	int64_t used_space, used_inodes;
+};
+
+/* What long work has done so far: shown while it runs. Numbers only grow. */
+struct meta_progress {
+	uint64_t files, bytes; /* relaxed atomics */
+	int cancel;	       /* relaxed atomic; set by who waits: the work ends with -EINTR */
+};
 
 struct meta_statfs {
 	uint64_t total_bytes, avail_bytes, used_inodes, avail_inodes;
@@ -122,6 +161,47 @@ struct meta_ops {
 			size_t len, int flags);
 	int (*listxattr)(struct meta *m, uint64_t inode, char **ret, size_t *ret_len);
 	int (*removexattr)(struct meta *m, uint64_t inode, const char *name);
+	/* POSIX ACLs (acl.h). get: -ENODATA when there is none; set: an empty rule (NULL) removes it */
+	int (*getfacl)(struct meta *m, uint64_t inode, enum acl_type type, struct acl *ret);
+	int (*setfacl)(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum acl_type type,
+		       const struct acl *rule, struct attr *ret);
+	/* reading touches atime as conf.atime says; a: the attributes that the reader has, updated */
+	int (*touch_atime)(struct meta *m, uint64_t inode, struct attr *a);
+	/* Locks: never wait, -EAGAIN when another owner is in the way. They end with the session. */
+	int (*flock)(struct meta *m, uint64_t inode, uint64_t owner, uint32_t type);
+	int (*setlk)(struct meta *m, uint64_t inode, uint64_t owner, const struct meta_lock *l);
+	/* in: what would be asked for; out: the first lock in its way, or F_UNLCK */
+	int (*getlk)(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock *l);
+	/* mode: fallocate(2)'s; -EOPNOTSUPP for those JuiceFS lacks (collapse, insert) */
+	int (*fallocate)(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode,
+			 uint64_t off, uint64_t len, struct attr *ret);
+	/* no data is copied; both files' dirty data is committed. *ret_copied: clipped to the source's
+	 * length */
+	int (*copy_file_range)(struct meta *m, const struct meta_ctx *c, uint64_t in,
+			       uint64_t off_in, uint64_t out, uint64_t off_out, uint64_t len,
+			       uint64_t *ret_copied, struct attr *ret_out);
+	/* A file without a name, open in this client (O_TMPFILE); linked later, or gone at its last
+	 * close. Counted as open by meta_open only. */
+	int (*tmpfile)(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
+		       uint32_t umask, uint64_t *ret, struct attr *ret_attr);
+	/* Trees: may take long. remove: the entry and all below it, past the trash when skip_trash */
+	int (*remove_tree)(struct meta *m, const struct meta_ctx *c, uint64_t parent,
+			   const char *name, bool skip_trash, struct meta_progress *p);
+	/* preserve: modes, owners and times are kept (cp -p); else the caller's, and now */
+	int (*clone)(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t parent,
+		     const char *name, bool preserve, uint32_t umask, struct meta_progress *p);
+	/* Makes one slice of what a chunk's list holds. *ret_freed: bytes of slices that nobody refers
+	 * to any more (0 with the trash on: they wait); 0 when there is nothing to gain. */
+	int (*compact)(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed);
+	/* Quotas. set: limits < 0 leave that side as it is; a directory's usage is summed up when it
+	 * gets its first limit. -ENOENT: none. list: of a kind, *ret freed by the caller. check: counts
+	 * what there is, *ret: as counted; repair: writes it */
+	int (*quota_set)(struct meta *m, const struct quota *q);
+	int (*quota_get)(struct meta *m, enum quota_kind kind, uint64_t id, struct quota *ret);
+	int (*quota_list)(struct meta *m, enum quota_kind kind, struct quota **ret, size_t *ret_n);
+	int (*quota_delete)(struct meta *m, enum quota_kind kind, uint64_t id);
+	int (*quota_check)(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
+			   struct quota *ret, struct meta_progress *p);
 	/* life */
 	/* session, heartbeat thread, flushers; read-only: no session, no flushers */
 	int (*start)(struct meta *m, struct str *err);
@@ -140,6 +220,17 @@ void meta_dir_free(struct meta_dir *d);
 /* Deletes the objects of a slice; called from an engine thread, may block; 0 when all are gone (a
  * missing one is gone) */
 typedef int meta_delete_fn(void *arg, uint64_t slice, uint32_t size);
+/* Writes slice id (of volume): the bytes of view's pieces one after the other (id 0: zeros), size of
+ * them all. Called from an engine thread, may block; 0 when every block is stored. */
+struct compact_job {
+	const struct slice *pieces;
+	size_t n;
+	uint64_t id;
+	uint32_t size;
+	uint8_t tier;
+	struct hash128 volume;
+};
+typedef int meta_compact_fn(void *arg, const struct compact_job *job);
 
 /* Connects, loads the setting, checks it: -EOPNOTSUPP with what is not handled, by name, in err
  * (read-write; or what makes reading wrong when read_only); -EPROTONOSUPPORT version gates; errors
@@ -160,6 +251,8 @@ bool meta_has_generation(const struct meta *m);
 struct redis *meta_redis(struct meta *m); /* NULL for memory */
 uint64_t meta_session_id(const struct meta *m);
 void meta_set_delete(struct meta *m, meta_delete_fn *fn, void *arg);
+/* without it this client compacts nothing */
+void meta_set_compact(struct meta *m, meta_compact_fn *fn, void *arg);
 /* called when the volume id moved or the volume is gone (gone: everything fails with -EIO from now
  * on), by whichever thread found out: the heartbeat's, or one in an operation, before that
  * returns */
@@ -214,6 +307,34 @@ int meta_setxattr(struct meta *m, uint64_t inode, const char *name, const void *
 		  int flags);
 int meta_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len);
 int meta_removexattr(struct meta *m, uint64_t inode, const char *name);
+int meta_getfacl(struct meta *m, uint64_t inode, enum acl_type type, struct acl *ret);
+int meta_setfacl(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum acl_type type,
+		 const struct acl *rule, struct attr *ret);
+/* want: of 4 read, 2 write, 1 execute; 0 or -EACCES. ctx.check need not be set */
+int meta_access(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned want,
+		struct attr *ret_attr);
+int meta_touch_atime(struct meta *m, uint64_t inode, struct attr *a);
+int meta_flock(struct meta *m, uint64_t inode, uint64_t owner, uint32_t type);
+int meta_setlk(struct meta *m, uint64_t inode, uint64_t owner, const struct meta_lock *l);
+int meta_getlk(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock *l);
+int meta_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode, uint64_t off,
+		   uint64_t len, struct attr *ret);
+int meta_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, uint64_t off_in,
+			 uint64_t out, uint64_t off_out, uint64_t len, uint64_t *ret_copied,
+			 struct attr *ret_out);
+int meta_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
+		 uint32_t umask, uint64_t *ret, struct attr *ret_attr);
+int meta_remove_tree(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		     bool skip_trash, struct meta_progress *p);
+int meta_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t parent,
+	       const char *name, bool preserve, uint32_t umask, struct meta_progress *p);
+int meta_compact(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed);
+int meta_quota_set(struct meta *m, const struct quota *q);
+int meta_quota_get(struct meta *m, enum quota_kind kind, uint64_t id, struct quota *ret);
+int meta_quota_list(struct meta *m, enum quota_kind kind, struct quota **ret, size_t *ret_n);
+int meta_quota_delete(struct meta *m, enum quota_kind kind, uint64_t id);
+int meta_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
+		     struct quota *ret, struct meta_progress *p);
 int meta_start(struct meta *m, struct str *err);
 void meta_stop(struct meta *m);
 

@@ -118,6 +118,12 @@ void meta_set_delete(struct meta *m, meta_delete_fn *fn, void *arg)
 	m->delete_arg = arg;
 }
 
+void meta_set_compact(struct meta *m, meta_compact_fn *fn, void *arg)
+{
+	m->compact_fn = fn;
+	m->compact_arg = arg;
+}
+
 void meta_set_changed(struct meta *m, void (*fn)(void *arg, bool gone), void *arg)
 {
 	m->changed = fn;

@@ -14,55 +14,18 @@
 #define LUA(name) EMBED(lua_##name, "client/meta/" #name ".lua")
 LUA(prelude);
 LUA(trash);
-LUA(lookup);
-LUA(read);
-LUA(mknod);
-LUA(link);
-LUA(unlink);
-LUA(rmdir);
-LUA(rename);
-LUA(setattr);
-LUA(truncate);
-LUA(write);
-LUA(setxattr);
-LUA(removexattr);
-LUA(sustained);
-LUA(delchunk);
-LUA(dirstat);
-LUA(dircount);
-LUA(heartbeat);
-LUA(leave);
-LUA(sweep);
-LUA(gate);
-LUA(unlock);
-LUA(counter);
+#define SCRIPT(number, name, prelude) LUA(name);
+#include "client/meta/scripts.def"
+#undef SCRIPT
 
+enum prelude { PRELUDE_common, PRELUDE_removing };
 static const struct {
 	const char *name, *body;
-	bool removes;
+	enum prelude prelude;
 } script_table[SC_COUNT] = {
-	[SC_LOOKUP] = {"lookup", lua_lookup, false},
-	[SC_READ] = {"read", lua_read, false},
-	[SC_MKNOD] = {"mknod", lua_mknod, false},
-	[SC_LINK] = {"link", lua_link, false},
-	[SC_UNLINK] = {"unlink", lua_unlink, true},
-	[SC_RMDIR] = {"rmdir", lua_rmdir, true},
-	[SC_RENAME] = {"rename", lua_rename, true},
-	[SC_SETATTR] = {"setattr", lua_setattr, false},
-	[SC_TRUNCATE] = {"truncate", lua_truncate, false},
-	[SC_WRITE] = {"write", lua_write, false},
-	[SC_SETXATTR] = {"setxattr", lua_setxattr, false},
-	[SC_REMOVEXATTR] = {"removexattr", lua_removexattr, false},
-	[SC_SUSTAINED] = {"sustained", lua_sustained, false},
-	[SC_DELCHUNK] = {"delchunk", lua_delchunk, false},
-	[SC_DIRSTAT] = {"dirstat", lua_dirstat, false},
-	[SC_DIRCOUNT] = {"dircount", lua_dircount, false},
-	[SC_HEARTBEAT] = {"heartbeat", lua_heartbeat, false},
-	[SC_LEAVE] = {"leave", lua_leave, false},
-	[SC_SWEEP] = {"sweep", lua_sweep, false},
-	[SC_GATE] = {"gate", lua_gate, false},
-	[SC_UNLOCK] = {"unlock", lua_unlock, false},
-	[SC_COUNTER] = {"counter", lua_counter, false},
+#define SCRIPT(number, name, prelude) [SC_##number] = {#name, lua_##name, PRELUDE_##prelude},
+#include "client/meta/scripts.def"
+#undef SCRIPT
 };
 
 static void redis_free_engine(struct meta *m);
@@ -111,7 +74,8 @@ static int scripts_init(struct meta_redis *mr)
 		return -ENOMEM;
 	for (int i = 0; i < SC_COUNT && !r; i++)
 		r = redis_script_init(&mr->scripts[i], script_table[i].name,
-				      script_table[i].removes ? str_c(&removing) : lua_prelude,
+				      script_table[i].prelude == PRELUDE_removing ? str_c(&removing)
+										  : lua_prelude,
 				      script_table[i].body);
 	return r;
 }

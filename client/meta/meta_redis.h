@@ -10,28 +10,9 @@
 #include "common/workq.h"
 
 enum script {
-	SC_LOOKUP,
-	SC_READ,
-	SC_MKNOD,
-	SC_LINK,
-	SC_UNLINK,
-	SC_RMDIR,
-	SC_RENAME,
-	SC_SETATTR,
-	SC_TRUNCATE,
-	SC_WRITE,
-	SC_SETXATTR,
-	SC_REMOVEXATTR,
-	SC_SUSTAINED,
-	SC_DELCHUNK,
-	SC_DIRSTAT,
-	SC_DIRCOUNT,
-	SC_HEARTBEAT,
-	SC_LEAVE,
-	SC_SWEEP,
-	SC_GATE,
-	SC_UNLOCK,
-	SC_COUNTER,
+#define SCRIPT(number, name, prelude) SC_##number,
+#include "client/meta/scripts.def"
+#undef SCRIPT
 	SC_COUNT,
 	/* not scripts, but counted like them */
 	OP_GETATTR = SC_COUNT,
@@ -42,7 +23,7 @@ enum script {
 enum {
 	SLOTS = 64,	/* changing operations at once */
 	SEQ_LEN = 24,	/* the length of an operation's number in _ops */
-	ARGS_MAX = 416, /* keys and arguments of a script, without the two that all end with */
+	ARGS_MAX = 416, /* keys and arguments of a script, without the three that all end with */
 	INODE_BATCH = 1024,
 	SLICE_BATCH = 4096,
 	STAT_BATCH = 100,
@@ -68,6 +49,7 @@ struct meta_redis {
 	struct redis_script scripts[SC_COUNT];
 	struct metric *seconds[OP_COUNT]; /* NULL without a registry */
 	uint32_t nonce;			  /* of this process, in every operation's number */
+	uint64_t logged; /* number of the last script of a volume with a change log; atomic */
 
 	/* under base.lock */
 	uint64_t slots; /* a bit for each slot in use */
@@ -98,8 +80,8 @@ struct mark {
 
 struct args {
 	int n;
-	const char *v[ARGS_MAX + 2];
-	size_t len[ARGS_MAX + 2];
+	const char *v[ARGS_MAX + 3];
+	size_t len[ARGS_MAX + 3];
 	unsigned used;
 	char scratch[1024];
 	struct time_ns now;

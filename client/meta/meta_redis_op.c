@@ -179,16 +179,21 @@ static int eval(struct meta_redis *mr, struct redis *redis, enum script s, struc
 		uint64_t deadline_us, const struct mark *k, struct redis_reply **ret)
 {
 	const char **v = (const char **)(uintptr_t)a->v;
-	char highest[21];
+	char highest[21], log[42] = "";
 	uint64_t begin = clock_us();
 	int n = a->n, r;
 
+	if (meta_setting(&mr->base)->change_log)
+		snprintf(log, sizeof(log), "%" PRIu64 ",%" PRIu64, mr->base.session,
+			 __atomic_add_fetch(&mr->logged, 1, __ATOMIC_RELAXED));
+	a->v[n] = log;
+	a->len[n++] = strlen(log);
 	a->v[n] = highest;
 	a->len[n++] = (size_t)snprintf(highest, sizeof(highest), "%" PRIu64, k->highest_slice);
 	a->v[n] = k->id;
 	a->len[n++] = k->id_len;
 	r = redis_eval(redis, deadline_us, &mr->scripts[s], 1, n, v, a->len, ret);
-	a->v[a->n] = a->v[a->n + 1] = NULL; /* of this attempt only */
+	a->v[a->n] = a->v[a->n + 1] = a->v[a->n + 2] = NULL; /* of this attempt only */
 	metric_observe_us(mr->seconds[s], clock_us() - begin);
 	return r;
 }

@@ -3,11 +3,12 @@
 -- bytes, big-endian, and stay strings: Lua's numbers lose what is above 2^53. Strings are never
 -- compared with < (strcoll). A script reads and checks all it needs before its first write: what it
 -- wrote stays when it fails.
--- Behind all other arguments come two: the highest slice number that the caller knows to be handed
--- out (text), and what it knows the database by: the generation (8 bytes) or, where there was none,
--- the volume's UUID.
+-- Behind all other arguments come three: who writes the change log ("session,number"; '' when the
+-- volume keeps none), the highest slice number that the caller knows to be handed out (text), and
+-- what it knows the database by: the generation (8 bytes) or, where there was none, the volume's
+-- UUID.
 local P = string.sub(KEYS[1], 1, -8)
-local HIGHEST, MARK = ARGV[#ARGV - 1], ARGV[#ARGV]
+local LOG, HIGHEST, MARK = ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
 local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
 local floor, fmt = math.floor, string.format
 local FILE, DIR, SYMLINK = 1, 2, 3
@@ -118,6 +119,24 @@ local function need_fields(k, ...)
 	end
 end
 
+-- One line of the change log (docs/format.md §2.17), behind the writes it tells of. result: nil when
+-- the operation has none. Arguments are texts or numbers.
+local function log(now, op, result, ...)
+	if LOG == '' then
+		return
+	end
+	local args = { ... }
+	for i = 1, #args do
+		args[i] = string.gsub(tostring(args[i]), '[%z\1-\31\127-\255,%%%(%)"\\]',
+			function(c)
+				return fmt('%%%02X', byte(c))
+			end)
+	end
+	call('RPUSH', P .. 'txnLog', fmt('%s.%09.0f|%s(%s)%s|(%s)', dec(sub(now, 1, 8)),
+		u32(now, 9), op, table.concat(args, ','), result and ':' .. result or '', LOG))
+	call('INCR', P .. 'txnLastLog')
+end
+
 -- usedSpace and totalInodes (need_counters came before)
 local function account(dpages, dinodes)
 	if dpages ~= 0 then
@@ -225,6 +244,10 @@ end
 -- ESTALE when the volume is not the one that the caller works with: it is not there, another one
 -- is, or it was loaded anew
 local function stale()
+	if LOG ~= '' then
+		call('LLEN', P .. 'txnLog')
+		need_counters('txnLastLog')
+	end
 	local gen = call('GET', P .. '_gen')
 	if gen == MARK then
 		return
