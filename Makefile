@@ -81,7 +81,9 @@ endef
 $(foreach l,$(LIBS),$(eval $(call library,$(l))))
 
 $(B)/obj/proto/%.o: CFLAGS += -Wconversion
-$(B)/obj/%.o: %.c Makefile $(LUA)
+# who embeds a file needs it (EMBED, common/embed.h)
+$(patsubst %,$(B)/obj/%.o,client/meta/meta_redis client/meta/meta_format common/block/registry): $(LUA)
+$(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 

@@ -6,7 +6,7 @@
 
 #include "client/readahead.h"
 #include "client/reader.h"
-#include "client/slice.h"
+#include "client/meta/slice.h"
 #include "common/hashmap.h"
 #include "common/mtx.h"
 

@@ -13,7 +13,7 @@
 
 #include <inttypes.h>
 
-#include "client/slice.h"
+#include "client/meta/slice.h"
 #include "common/clock.h"
 
 enum { CHUNKS_AT_ONCE = 256, TICK_US = 1000000, RETRY_US = 300000, ERRORS_TOLD = 100 };

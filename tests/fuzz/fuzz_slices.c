@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of slices: every accepted list becomes a view without gaps, and every range of it whole
  * blocks' parts, in order. The first bytes choose block size and range. */
-#include "client/slice.h"
+#include "client/meta/slice.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A chunk's list of slices -> what is visible, and a range of it -> block ranges. Pure
  * (docs/format.md §4.2). */
-#ifndef STOKE_CLIENT_SLICE_H
-#define STOKE_CLIENT_SLICE_H
+#ifndef STOKE_CLIENT_META_SLICE_H
+#define STOKE_CLIENT_META_SLICE_H
 
 #include "client/meta/attr.h"
 
@@ -30,5 +30,9 @@ struct block_range {
  * is zeros. Stops and returns fn's non-zero. */
 int slice_view_ranges(const struct slice_view *v, uint32_t block_size, uint32_t off, uint32_t len,
 		      int (*fn)(const struct block_range *r, void *arg), void *arg);
+
+/* Where data, or (hole) a hole, begins at or behind off in the chunk: CHUNK_SIZE when there is none up
+ * to its end. What lies behind the last piece is a hole; the file's length is the caller's to know */
+uint32_t slice_view_seek(const struct slice_view *v, uint32_t off, bool hole);
 
 #endif

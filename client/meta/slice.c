@@ -4,7 +4,7 @@
  * A sweep from left to right over all starts and ends: a heap holds the records that may cover the
  * current position, the latest on top, and ended ones leave when they come up. O(n log n), whatever
  * somebody wrote into the list. */
-#include "client/slice.h"
+#include "client/meta/slice.h"
 
 struct sweep {
 	const struct slice *records;
@@ -224,4 +224,16 @@ int slice_view_ranges(const struct slice_view *v, uint32_t block_size, uint32_t 
 		len -= n;
 	}
 	return len ? piece_ranges(&zeros, block_size, off, len, out, fn, arg) : 0;
+}
+
+uint32_t slice_view_seek(const struct slice_view *v, uint32_t off, bool hole)
+{
+	for (size_t i = view_find(v, off); i < v->n; i++) {
+		const struct slice *p = &v->pieces[i];
+
+		if (hole == (p->id == 0))
+			return MAX(off, p->pos);
+		off = p->pos + p->len;
+	}
+	return hole ? MIN(off, (uint32_t)CHUNK_SIZE) : CHUNK_SIZE;
 }

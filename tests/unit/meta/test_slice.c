@@ -6,7 +6,7 @@
 
 #include "tests/unit/meta/vectors.h"
 
-#include "client/slice.h"
+#include "client/meta/slice.h"
 
 enum { MODEL = 5000, RECORDS = 60, ROUNDS = 400 };
 
@@ -242,6 +242,29 @@ static void a_list_of_a_hundred_thousand_records_takes_no_time(void **state)
 	free(r);
 }
 
+static void seeking_finds_the_edges_of_data_and_holes(void **state)
+{
+	/* hole [0, 10), data [10, 30), hole [30, 40), data [40, 50) of two slices, hole behind */
+	static const struct slice r[] = {{.pos = 10, .id = 1, .size = 40, .len = 40},
+					 {.pos = 30, .len = 10},
+					 {.pos = 45, .id = 2, .size = 5, .len = 5}};
+	static const uint32_t data[][2] = {{0, 10},  {10, 10}, {29, 29},	 {30, 40},
+					   {44, 44}, {49, 49}, {50, CHUNK_SIZE}, {60, CHUNK_SIZE}};
+	static const uint32_t holes[][2] = {{0, 0},   {9, 9},	{10, 30}, {30, 30},
+					    {40, 50}, {45, 50}, {50, 50}, {60, 60}};
+	struct slice_view v, none = {0};
+
+	(void)state;
+	assert_int_equal(slice_view_build(r, ARRAY_LEN(r), &v), 0);
+	for (size_t i = 0; i < ARRAY_LEN(data); i++)
+		assert_int_equal(slice_view_seek(&v, data[i][0], false), data[i][1]);
+	for (size_t i = 0; i < ARRAY_LEN(holes); i++)
+		assert_int_equal(slice_view_seek(&v, holes[i][0], true), holes[i][1]);
+	assert_int_equal(slice_view_seek(&none, 7, true), 7);
+	assert_int_equal(slice_view_seek(&none, 7, false), CHUNK_SIZE);
+	slice_view_fini(&v);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -249,6 +272,7 @@ int main(void)
 		cmocka_unit_test(blocks_are_counted_from_the_slices_start),
 		cmocka_unit_test(random_lists_are_painted_the_same),
 		cmocka_unit_test(a_range_walk_stops_when_told),
+		cmocka_unit_test(seeking_finds_the_edges_of_data_and_holes),
 		cmocka_unit_test(a_list_of_a_hundred_thousand_records_takes_no_time),
 	};
 
