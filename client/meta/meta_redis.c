@@ -7,6 +7,7 @@
  * few. */
 #include "client/meta/meta_redis.h"
 
+#include "client/meta/script_text.h"
 #include "common/clock.h"
 #include "common/embed.h"
 #include "common/object/crypt.h"
@@ -72,11 +73,17 @@ static int scripts_init(struct meta_redis *mr)
 	str_add(&removing, lua_trash);
 	if (str_error(&removing))
 		return -ENOMEM;
-	for (int i = 0; i < SC_COUNT && !r; i++)
-		r = redis_script_init(&mr->scripts[i], script_table[i].name,
-				      script_table[i].prelude == PRELUDE_removing ? str_c(&removing)
-										  : lua_prelude,
-				      script_table[i].body);
+	for (int i = 0; i < SC_COUNT && !r; i++) {
+		_cleanup_(str_fini) struct str text = STR_INIT;
+
+		r = script_text_add(&text,
+				    script_table[i].prelude == PRELUDE_removing ? str_c(&removing)
+										: lua_prelude,
+				    script_table[i].body);
+		if (!r)
+			r = redis_script_init(&mr->scripts[i], script_table[i].name, "",
+					      str_c(&text));
+	}
 	return r;
 }
 
