@@ -175,7 +175,8 @@ static void add_group(const char *group, const struct cluster *c, void *arg)
 static int counter(struct redis *r, const char *key, json_int_t *ret)
 {
 	struct redis_reply *reply;
-	int e = redis_once(r, clock_us() + STATUS_TIMEOUT_US, &reply, "GET %s", key);
+	int e = redis_once(r, clock_us() + STATUS_TIMEOUT_US, &reply, "GET %s%s", redis_prefix(r),
+			   key);
 
 	if (e < 0)
 		return e;

@@ -35,6 +35,7 @@ enum {
 struct redis {
 	struct redis_url url;
 	char *name;
+	char prefix[REDIS_PREFIX_MAX];
 	struct redis_conf conf;
 	struct mtx lock;
 	struct cond freed; /* an idle connection, or room for one */
@@ -612,6 +613,11 @@ void redis_free(struct redis *r)
 const char *redis_name(const struct redis *r)
 {
 	return r->name;
+}
+
+const char *redis_prefix(const struct redis *r)
+{
+	return r->prefix;
 }
 
 /* --- commands that are retried --- */

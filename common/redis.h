@@ -15,6 +15,8 @@ struct redis;	   /* a server and its connections; thread-safe */
 struct redis_conn; /* one connection, lent to one thread */
 struct redis_reply;
 
+enum { REDIS_PREFIX_MAX = 16 }; /* with its NUL */
+
 enum redis_type { REDIS_NIL, REDIS_INT, REDIS_STR, REDIS_STATUS, REDIS_ERR, REDIS_ARRAY };
 
 struct redis_conf {
@@ -30,6 +32,8 @@ int redis_new(const char *url, const struct redis_conf *conf, struct redis **ret
 void redis_free(struct redis *r);
 /* the url for people: password replaced by **** */
 const char *redis_name(const struct redis *r);
+/* what every key of the volume begins with: "", or "{N}" in a cluster, N the database of the url */
+const char *redis_prefix(const struct redis *r);
 /* overwrites the password inside the caller's copy of the url (argv) with '*' */
 void redis_blank_password(char *url);
 

@@ -130,8 +130,10 @@ static int format_eval(struct redis *r, uint64_t deadline_us, const struct str *
 {
 	uint8_t root[ATTR_MAX], trash[ATTR_MAX];
 	size_t root_len = root_record(0777, root), trash_len = root_record(0555, trash);
-	const char *v[] = {"setting", str_c(text), (const char *)root, (const char *)trash};
-	size_t len[] = {7, text->len, root_len, trash_days ? trash_len : 0};
+	char setting[REDIS_PREFIX_MAX + 8];
+	const char *v[] = {setting, str_c(text), (const char *)root, (const char *)trash};
+	size_t len[] = {(size_t)snprintf(setting, sizeof(setting), "%ssetting", redis_prefix(r)),
+			text->len, root_len, trash_days ? trash_len : 0};
 	struct redis_script script;
 	int rc = redis_script_init(&script, "format", lua_prelude, lua_format);
 

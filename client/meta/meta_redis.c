@@ -168,6 +168,17 @@ static int engine_open(struct meta_redis *mr, const struct meta_conf *conf, stru
 	return r;
 }
 
+static int keys_init(struct meta_redis *mr)
+{
+	const char *p = redis_prefix(mr->redis);
+	struct str s = STR_INIT;
+
+	str_addf(&s, "%ssetting", p);
+	mr->setting_key = str_take(&s);
+	mr->prefix = strdup(p);
+	return mr->prefix && mr->setting_key ? 0 : -ENOMEM;
+}
+
 int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **ret,
 		   struct str *err)
 {
@@ -197,16 +208,16 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	cond_init(&mr->pool_filled);
 	cond_init(&mr->wake);
 	crypt_random(&mr->nonce, sizeof(mr->nonce));
-	mr->prefix = strdup("");
-	mr->setting_key = strdup("setting");
 	metrics_init(mr, c.metrics);
-	r = mr->prefix && mr->setting_key ? hashmap_init(&mr->dirs, 64) : -ENOMEM;
+	r = hashmap_init(&mr->dirs, 64);
 	if (!r)
 		r = scripts_init(mr);
 	if (!r)
 		r = redis_new(url, &shared, &mr->redis, err);
 	if (!r)
 		r = redis_new(url, &own, &mr->own_redis, err);
+	if (!r)
+		r = keys_init(mr);
 	if (!r)
 		r = engine_open(mr, &c, err);
 	if (r) {

@@ -44,7 +44,7 @@ struct meta_redis {
 	struct meta base;
 	struct redis *redis;	 /* operations */
 	struct redis *own_redis; /* heartbeat, statistics, deletes: never behind the operations */
-	char *prefix;		 /* of every key: "" */
+	char *prefix;		 /* of every key: "", or "{N}" in a cluster */
 	char *setting_key;	 /* KEYS[1] of every script */
 	struct redis_script scripts[SC_COUNT];
 	struct metric *seconds[OP_COUNT]; /* NULL without a registry */

@@ -17,7 +17,7 @@ static json_t *session_object(struct redis *r, uint64_t deadline_us, const struc
 	json_t *o = NULL;
 	size_t n;
 
-	if (redis_once(r, deadline_us, &reply, "HGET sessionInfos %lld",
+	if (redis_once(r, deadline_us, &reply, "HGET %ssessionInfos %lld", redis_prefix(r),
 		       (long long)reply_int(sid)) == 0)
 		text = reply_text(reply, &n);
 	if (text)
@@ -36,8 +36,8 @@ int meta_sessions_json(struct redis *r, uint64_t deadline_us, struct str *out)
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	json_t *list;
 	char *text;
-	int rc = redis_once(r, deadline_us, &reply, "ZRANGE allSessions 0 %d WITHSCORES",
-			    SESSIONS_MAX - 1);
+	int rc = redis_once(r, deadline_us, &reply, "ZRANGE %sallSessions 0 %d WITHSCORES",
+			    redis_prefix(r), SESSIONS_MAX - 1);
 
 	if (rc)
 		return rc;

@@ -12,13 +12,14 @@
 EMBED(member_lua, "common/block/member.lua");
 
 enum { GROUP_MAX = MSG_NAME_MAX, KEYS = 7, ARGS = 5, RECORD_MAX = MEMBER_ADDR_MAX + 48, FIRST = 4 };
+enum { KEY_MAX = REDIS_PREFIX_MAX + GROUP_MAX + 32 };
 
 struct registry {
 	struct redis *redis;
 	struct redis_script script;
 	char group[GROUP_MAX + 1];
-	char members[GROUP_MAX + 32], versions[GROUP_MAX + 32], seen[GROUP_MAX + 32],
-		state[GROUP_MAX + 32];
+	char setting[KEY_MAX], gen[KEY_MAX], groups[KEY_MAX];
+	char members[KEY_MAX], versions[KEY_MAX], seen[KEY_MAX], state[KEY_MAX];
 };
 
 static bool group_valid(const char *group)
@@ -35,6 +36,7 @@ static bool group_valid(const char *group)
 
 int registry_new(struct redis *r, const char *group, struct registry **ret)
 {
+	const char *p = redis_prefix(r);
 	struct registry *g;
 	int rc;
 
@@ -50,10 +52,13 @@ int registry_new(struct redis *r, const char *group, struct registry **ret)
 	}
 	g->redis = r;
 	snprintf(g->group, sizeof(g->group), "%s", group);
-	snprintf(g->members, sizeof(g->members), "_group:%s:members", group);
-	snprintf(g->versions, sizeof(g->versions), "_group:%s:versions", group);
-	snprintf(g->seen, sizeof(g->seen), "_group:%s:seen", group);
-	snprintf(g->state, sizeof(g->state), "_group:%s:state", group);
+	snprintf(g->members, sizeof(g->members), "%s_group:%s:members", p, group);
+	snprintf(g->versions, sizeof(g->versions), "%s_group:%s:versions", p, group);
+	snprintf(g->seen, sizeof(g->seen), "%s_group:%s:seen", p, group);
+	snprintf(g->state, sizeof(g->state), "%s_group:%s:state", p, group);
+	snprintf(g->setting, sizeof(g->setting), "%ssetting", p);
+	snprintf(g->gen, sizeof(g->gen), "%s_gen", p);
+	snprintf(g->groups, sizeof(g->groups), "%s_groups", p);
 	*ret = g;
 	return 0;
 }
@@ -233,9 +238,9 @@ static int registry_call(struct registry *g, uint64_t deadline_us, const char *m
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	char version[24];
-	const char *argv[KEYS + ARGS] = {"setting", "_gen",   g->members, g->versions,
-					 g->seen,   g->state, "_groups",  mode,
-					 version,   g->group, id,	  record};
+	const char *argv[KEYS + ARGS] = {g->setting, g->gen,   g->members, g->versions,
+					 g->seen,    g->state, g->groups,  mode,
+					 version,    g->group, id,	   record};
 	size_t lens[KEYS + ARGS];
 	int r;
 
@@ -277,7 +282,7 @@ int registry_each(struct redis *r, uint64_t deadline_us,
 		  void (*fn)(const char *group, const struct cluster *c, void *arg), void *arg)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *names = NULL;
-	int rc = redis_once(r, deadline_us, &names, "SMEMBERS _groups");
+	int rc = redis_once(r, deadline_us, &names, "SMEMBERS %s_groups", redis_prefix(r));
 
 	for (size_t i = 0; rc == 0 && i < redis_reply_len(names); i++) {
 		_cleanup_(registry_freep) struct registry *g = NULL;

@@ -498,7 +498,7 @@ int setting_load(struct redis *r, uint64_t deadline_us, struct setting **ret, st
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	const char *text;
 	size_t n;
-	int rc = redis_once(r, deadline_us, &reply, "GET setting");
+	int rc = redis_once(r, deadline_us, &reply, "GET %ssetting", redis_prefix(r));
 
 	if (rc) {
 		str_addf(err, "%s: %s", redis_name(r), strerror(-rc));
@@ -526,12 +526,15 @@ int volume_generation(struct redis *r, uint64_t deadline_us, bool create, struct
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct redis_script script;
 	struct generation fresh;
-	const char *argv[] = {"setting", "_gen", (const char *)fresh.b};
-	size_t lens[] = {7, 4, create ? sizeof(fresh.b) : 0};
+	char setting[REDIS_PREFIX_MAX + 8], gen[REDIS_PREFIX_MAX + 8];
+	const char *argv[] = {setting, gen, (const char *)fresh.b};
+	size_t lens[3] = {0, 0, create ? sizeof(fresh.b) : 0};
 	const char *text;
 	size_t n;
 	int rc;
 
+	lens[0] = (size_t)snprintf(setting, sizeof(setting), "%ssetting", redis_prefix(r));
+	lens[1] = (size_t)snprintf(gen, sizeof(gen), "%s_gen", redis_prefix(r));
 	crypt_random(fresh.b, sizeof(fresh.b));
 	rc = redis_script_init(&script, "generation", "", generation_lua);
 	if (rc)
