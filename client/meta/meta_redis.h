@@ -181,6 +181,24 @@ void delete_later(struct meta_redis *mr, uint64_t inode, uint64_t length);
 /* deletes slices whose last reference went and whose data did not */
 void slices_clean_later(struct meta_redis *mr);
 
+/* Chunks of a file in [first, end) that have a list, in order; what a key of theirs holds is a list,
+ * or -EIO. Over a connection of the caller's, or over one of its own */
+struct lists {
+	uint32_t *v, n, cap;
+};
+int lists_find(struct meta_redis *mr, struct redis_conn *c, uint64_t deadline_us, uint64_t inode,
+	       uint32_t first, uint32_t end, struct lists *ret);
+int lists_find_alone(struct meta_redis *mr, uint64_t inode, uint32_t first, uint32_t end,
+		     struct lists *ret);
+void lists_fini(struct lists *l);
+
+/* meta_redis_range.c */
+int redis_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode,
+		    uint64_t off, uint64_t len, struct attr *ret);
+int redis_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, uint64_t off_in,
+			  uint64_t out, uint64_t off_out, uint64_t len, uint64_t *ret_copied,
+			  struct attr *ret_out);
+
 /* meta_redis_name.c */
 int redis_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
 		 uint64_t *ret, struct attr *ret_attr);
@@ -215,6 +233,10 @@ int redis_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struc
 int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
 		struct time_ns mtime, struct attr *ret);
 int redis_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume);
+/* meta_redis_lock.c */
+int redis_flock(struct meta *m, uint64_t inode, uint64_t owner, uint32_t type);
+int redis_setlk(struct meta *m, uint64_t inode, uint64_t owner, const struct meta_lock *l);
+int redis_getlk(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock *l);
 /* meta_redis_truncate.c */
 int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
 		   bool through_handle, struct attr *ret);
