@@ -31,4 +31,5 @@ for i, s in ipairs(t) do
 		r[#r + 1], r[#r + 2] = s[1], s[2]
 	end
 end
+log(ARGV[3], 'DELCHUNK', nil, ARGV[4], ARGV[5])
 return finish(r)

@@ -79,6 +79,8 @@ static inline void be64(uint8_t p[8], uint64_t v)
 void trash_hour_name(struct meta *m, uint64_t parent, int64_t now_sec, char ret[16]);
 /* limits of the volume as they are now */
 void meta_limits(struct meta *m, uint64_t *ret_capacity, uint64_t *ret_inodes, bool *ret_dir_stats);
+/* modes of fallocate that the volume's format has; else -EOPNOTSUPP, or -EINVAL */
+int meta_fallocate_mode(int mode);
 /* statfs from the two counters */
 void meta_fill_statfs(struct meta *m, uint64_t used, uint64_t inodes, struct meta_statfs *ret);
 

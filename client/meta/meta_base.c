@@ -175,3 +175,23 @@ void meta_fill_statfs(struct meta *m, uint64_t used, uint64_t inodes, struct met
 		.avail_inodes = avail_inodes,
 	};
 }
+
+int meta_fallocate_mode(int mode)
+{
+	enum { KEEP = 1, PUNCH = 2, COLLAPSE = 8, ZERO = 16, INSERT = 32 };
+
+	switch (mode) {
+	case 0:
+	case KEEP:
+	case PUNCH | KEEP:
+	case ZERO:
+	case ZERO | KEEP:
+		return 0;
+	case PUNCH:
+	case PUNCH | ZERO:
+	case PUNCH | ZERO | KEEP:
+		return -EINVAL;
+	default: /* collapse, insert, and what the kernel may invent */
+		return mode & (COLLAPSE | INSERT) && mode & (mode - 1) ? -EINVAL : -EOPNOTSUPP;
+	}
+}

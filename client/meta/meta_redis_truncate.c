@@ -8,15 +8,15 @@
 
 #include "common/clock.h"
 
-enum { MIDDLE_MAX = 900, PROBE_MAX = 10000, PROBE_BATCH = 1000, TRIES = 50 };
+enum { MIDDLE_MAX = 900, TRIES = 50 };
 
 struct truncation {
 	uint64_t inode, length;
 	bool through_handle;
 	uint64_t capacity;
 	struct attr before, after;
-	uint32_t first, last;	  /* chunks of the smaller and the larger length */
-	uint32_t *lists, n_lists; /* chunks between that have a list */
+	uint32_t first, last; /* chunks of the smaller and the larger length */
+	struct lists lists;   /* chunks between that have one */
 };
 
 static void truncation_place(struct truncation *t)
@@ -25,71 +25,6 @@ static void truncation_place(struct truncation *t)
 
 	t->first = (uint32_t)(left >> CHUNK_BITS);
 	t->last = (uint32_t)(right >> CHUNK_BITS);
-}
-
-/* which lists are there; outside the transaction, which fails if the file changes in between */
-static int truncation_scan(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
-			   uint64_t deadline)
-{
-	char cursor[24] = "0", match[64];
-	size_t cap = 0, skip = strlen(mr->prefix) + 1;
-
-	t->n_lists = 0;
-	skip += (size_t)snprintf(match, sizeof(match), "%" PRIu64 "_", t->inode);
-	do {
-		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-		const struct redis_reply *page;
-		const char *next;
-		size_t n;
-		int r = redis_cmd(c, deadline, &reply, "SCAN %s MATCH %sc%s* COUNT 10000", cursor,
-				  mr->prefix, match);
-
-		if (r)
-			return r;
-		page = reply_at(reply, 1);
-		next = page ? reply_text(reply_at(reply, 0), &n) : NULL;
-		if (!next || n >= sizeof(cursor))
-			return -EIO;
-		memcpy(cursor, next, n + 1);
-		for (size_t i = 0; i < reply_len(page); i++) {
-			const char *key = reply_text(reply_at(page, i), &n);
-			unsigned long index = key && n > skip ? strtoul(key + skip, NULL, 10) : 0;
-
-			if (index <= t->first || index >= t->last)
-				continue;
-			if (t->n_lists == cap) {
-				cap = cap ? cap * 2 : 64;
-				uint32_t *p = reallocarray(t->lists, cap, sizeof(*p));
-
-				if (!p)
-					return -ENOMEM;
-				t->lists = p;
-			}
-			t->lists[t->n_lists++] = (uint32_t)index;
-		}
-	} while (strcmp(cursor, "0") != 0);
-	return 0;
-}
-
-static int u32_cmp(const void *a, const void *b)
-{
-	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-/* SCAN may name a key twice */
-static void truncation_unique(struct truncation *t)
-{
-	uint32_t kept = 0;
-
-	if (t->n_lists)
-		qsort(t->lists, t->n_lists, sizeof(*t->lists), u32_cmp);
-	for (uint32_t i = 0; i < t->n_lists; i++) {
-		if (!kept || t->lists[kept - 1] != t->lists[i])
-			t->lists[kept++] = t->lists[i];
-	}
-	t->n_lists = kept;
 }
 
 static int append_zeros(struct meta_redis *mr, struct redis_conn *c, const char *cmd,
@@ -121,8 +56,8 @@ static int truncation_append(struct meta_redis *mr, struct truncation *t, struct
 				 record, len);
 	if (!r && ++n)
 		r = append_zeros(mr, c, "RPUSH", t->inode, t->first, lo, CHUNK_SIZE - lo);
-	for (uint32_t i = 0; !r && i < t->n_lists; i++, n++)
-		r = append_zeros(mr, c, "RPUSHX", t->inode, t->lists[i], 0, CHUNK_SIZE);
+	for (uint32_t i = 0; !r && i < t->lists.n; i++, n++)
+		r = append_zeros(mr, c, "RPUSHX", t->inode, t->lists.v[i], 0, CHUNK_SIZE);
 	if (!r && ro && ++n)
 		r = append_zeros(mr, c, "RPUSH", t->inode, t->last, 0, ro);
 	/* so that a lost answer can be told from a lost command */
@@ -145,72 +80,16 @@ static int truncation_check(const struct truncation *t)
 	return 0;
 }
 
-/* lengths of lists: the pipelined LLEN of n chunks; -EIO when one is no list */
-static int probe_batch(struct meta_redis *mr, const struct truncation *t, struct redis_conn *c,
-		       uint64_t deadline, const uint32_t *chunks, uint32_t n, bool *ret_there)
-{
-	int r = 0;
-
-	for (uint32_t i = 0; i < n && !r; i++)
-		r = redis_append(c, "LLEN %sc%llu_%lu", mr->prefix, (unsigned long long)t->inode,
-				 (unsigned long)chunks[i]);
-	if (r)
-		return r; /* a connection that owes answers is closed */
-	for (uint32_t i = 0; i < n; i++) {
-		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-		int one = redis_next(c, deadline, &reply);
-
-		if (one == -ECONNRESET || one == -ETIMEDOUT)
-			return one;
-		r = r ? r : one;
-		ret_there[i] = !one && reply_int(reply) > 0;
-	}
-	return r;
-}
-
 /* Which chunks have a list; and that all are lists, since a command that fails inside the
  * transaction would not undo the others. */
-static int truncation_probe(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
+static int truncation_lists(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
 			    uint64_t deadline)
 {
-	const uint32_t ends[2] = {t->first, t->last};
-	bool there[PROBE_BATCH];
-	uint32_t kept = 0;
-	int r = probe_batch(mr, t, c, deadline, ends, 2, there);
+	int r = lists_find(mr, c, deadline, t->inode, t->first, t->first + 1, &t->lists);
 
-	for (uint32_t i = 0; !r && i < t->n_lists; i += PROBE_BATCH) {
-		uint32_t n = MIN(t->n_lists - i, (uint32_t)PROBE_BATCH);
-
-		r = probe_batch(mr, t, c, deadline, t->lists + i, n, there);
-		for (uint32_t k = 0; !r && k < n; k++) {
-			if (there[k])
-				t->lists[kept++] = t->lists[i + k];
-		}
-	}
-	t->n_lists = kept;
-	return r;
-}
-
-/* all chunks between, when there are not too many to ask for each; else those a scan finds */
-static int truncation_candidates(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
-				 uint64_t deadline)
-{
-	uint32_t n = t->last - t->first, *p;
-	int r;
-
-	if (n > PROBE_MAX) {
-		r = truncation_scan(mr, t, c, deadline);
-		if (!r)
-			truncation_unique(t);
-		return r;
-	}
-	p = reallocarray(t->lists, n + 1, sizeof(*p));
-	if (!p)
-		return -ENOMEM;
-	t->lists = p;
-	for (t->n_lists = 0; t->first + 1 + t->n_lists < t->last; t->n_lists++)
-		p[t->n_lists] = t->first + 1 + t->n_lists;
-	return 0;
+	if (!r)
+		r = lists_find(mr, c, deadline, t->inode, t->last, t->last + 1, &t->lists);
+	return r ? r : lists_find(mr, c, deadline, t->inode, t->first + 1, t->last, &t->lists);
 }
 
 /* the counter is one, and has room; _ops is a hash */
@@ -271,9 +150,7 @@ static int truncation_try(struct meta_redis *mr, struct truncation *t, struct re
 	t->after.length = t->length;
 	t->after.mtime = t->after.ctime = op->now;
 	truncation_place(t);
-	r = truncation_candidates(mr, t, c, deadline);
-	if (!r)
-		r = truncation_probe(mr, t, c, deadline);
+	r = truncation_lists(mr, t, c, deadline);
 	if (r)
 		return r;
 	r = truncation_append(mr, t, c, op, &n);
@@ -377,7 +254,7 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 			r = reply_be64(reply_at(reply, 2), &before);
 	}
 	op_end(mr, &args);
-	free(t.lists);
+	lists_fini(&t.lists);
 	if (r)
 		return r;
 	stat_resized(mr, inode, &a, before);

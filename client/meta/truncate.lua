@@ -61,4 +61,5 @@ end
 if ri > li and ro > 0 then
 	call('RPUSH', key(ri), zeros(0, ro))
 end
+log(now, 'TRUNCATE', nil, ino, dec(before), dec(length), ARGV[6])
 return finish({ a, fmt('%.0f', delta), before })

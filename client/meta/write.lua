@@ -29,4 +29,6 @@ account(delta, 0)
 a = put(put(put(a, LENGTH, length), MTIME, ARGV[8]), CTIME, ARGV[3])
 call('SET', P .. 'i' .. ARGV[4], a)
 local n = call('RPUSH', list, rec)
+log(ARGV[3], 'WRITE', 0, ARGV[4], ARGV[5], u32(rec, 1), dec(sub(rec, 5, 12)), u32(rec, 21),
+	dec(sub(ARGV[8], 1, 8)), u32(ARGV[8], 9))
 return finish({ a, n, before })
