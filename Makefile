@@ -62,7 +62,7 @@ UNITS := $(foreach l,$(LIBS),$(patsubst tests/unit/$(l)/%.c,$(B)/unit/$(l)/%,$(w
 FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
 
-.PHONY: all deps demo check unit units-built integration fuzz-replay fuzzers-built fuzz lint analyze bench benches-built \
+.PHONY: all deps demo check check-posix unit units-built integration fuzz-replay fuzzers-built fuzz lint analyze bench benches-built \
 	man install clean help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -109,11 +109,12 @@ DEPS_BUILD := build-essential pkg-config libevent-dev libhiredis-dev libcurl4-op
 	libfuse3-dev fuse3 libjansson-dev liblz4-dev libzstd-dev
 DEPS_DEMO := redis-server radosgw ceph-mon ceph-osd ceph-common curl python3 python3-redis procps
 DEPS_CHECK := libcmocka-dev clang clang-tidy clang-format cppcheck python3-pytest python3-pytest-timeout python3-boto3 \
-	python3-venv iproute2 attr
+	python3-venv iproute2 attr acl
+DEPS_POSIX := libacl1-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 deps:            ## install what building, the demo and the checks need (Debian 12, Ubuntu 24.04)
-	@$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK)
+	@$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK) $(DEPS_POSIX)
 
 demo:            ## the main job on real data: three daemons, two mounts, one killed; KEEP=1 leaves it up, DATA=DIR copies yours
 	@$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO)
@@ -124,6 +125,11 @@ demo:            ## the main job on real data: three daemons, two mounts, one ki
 check:           ## everything that must hold: units (debug, asan, tsan), fuzz corpus, lint, analysis, integration
 	@$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_CHECK)
 	@$(PYTHON) tests/check.py --build $(O)
+
+check-posix:     ## pjdfstest and fsx on a fresh mount; they are built by cargo (1.85 or newer), skipped without. OPS= SEED=
+	@$(SUDO) sh tests/deps.sh $(DEPS_BUILD) $(DEPS_DEMO) $(DEPS_POSIX)
+	@$(MAKE) -s -j$$(nproc) MODE=release all
+	@STOKE_BIN=$(abspath $(O)/release) $(PYTHON) tests/posix.py $(ARGS)
 
 unit: $(UNITS)   ## build and run the unit tests of MODE
 	$(PYTHON) tests/check.py --build $(O) --only units --mode $(MODE)
