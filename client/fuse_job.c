@@ -223,6 +223,29 @@ static void flushed(struct vfs_io *io, int status, const struct iovec *iov, int 
 	}
 }
 
+static void flushed_first(struct vfs_io *io, int status, const struct iovec *iov, int n,
+			  size_t total)
+{
+	struct job *j = container_of(io, struct job, io);
+
+	if (status < 0) {
+		flushed(io, status, iov, n, total);
+		return;
+	}
+	j->io = (struct vfs_io){.done = flushed};
+	vfs_flush_inode(j->f->conf.vfs, j->ino2, &j->io);
+}
+
+void job_queue_flushed2(struct job *j, uint64_t inode, uint64_t inode2, void (*run)(struct job *j))
+{
+	j->run = run;
+	j->ino2 = inode2;
+	if (!watch(j, interrupted))
+		return;
+	j->io.done = flushed_first;
+	vfs_flush_inode(j->f->conf.vfs, inode, &j->io);
+}
+
 void job_queue_flushed(struct job *j, uint64_t inode, void (*run)(struct job *j))
 {
 	j->run = run;

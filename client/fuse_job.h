@@ -38,7 +38,10 @@
 	X(GETXATTR, "getxattr")                                                                    \
 	X(LISTXATTR, "listxattr")                                                                  \
 	X(REMOVEXATTR, "removexattr")                                                              \
-	X(IOCTL, "ioctl")
+	X(IOCTL, "ioctl")                                                                          \
+	X(FALLOCATE, "fallocate")                                                                  \
+	X(COPY_FILE_RANGE, "copy_file_range")                                                      \
+	X(LSEEK, "lseek")
 
 enum fuse_op_number {
 #define X(name, text) FOP_##name,
@@ -67,19 +70,24 @@ struct job {
 	struct meta_ctx ctx;
 	uint32_t umask, mode, rdev;
 	uint64_t start_us;
-	uint64_t ino, ino2, off;
+	uint64_t ino, ino2, off, off2, len;
 	size_t size;
 	int flags;
-	unsigned set;
+	unsigned set, cmd;
 	bool has_size;
 	struct attr want;
-	struct handle *h;
+	struct handle *h, *h2;
 	struct fuse_file_info fi;
 	struct fuse_buffer *held;
 	const char *name, *name2; /* in text */
 	const void *value;	  /* in text */
 	char text[];
 };
+
+static inline struct handle *handle_of(const struct fuse_file_info *fi)
+{
+	return (struct handle *)(uintptr_t)fi->fh;
+}
 
 static inline struct vfs *vfs_of(const struct job *j)
 {
@@ -94,6 +102,8 @@ struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const 
 void job_queue(struct job *j, void (*run)(struct job *j));
 /* the same once the inode's dirty data is committed; its failure is the answer */
 void job_queue_flushed(struct job *j, uint64_t inode, void (*run)(struct job *j));
+/* of two inodes */
+void job_queue_flushed2(struct job *j, uint64_t inode, uint64_t inode2, void (*run)(struct job *j));
 /* must be done: never interrupted */
 void job_queue_always(struct job *j, void (*run)(struct job *j));
 /* the same, in the queue for what asks nobody */
@@ -124,14 +134,23 @@ void job_reply_statfs(struct job *j, const struct meta_statfs *s);
 /* value of len bytes to one who has room for j->size (0: asks how much) */
 void job_reply_xattr(struct job *j, const char *value, size_t len);
 void job_reply_dir(struct job *j, bool plus);
-void job_reply_ioctl_flags(struct job *j, uint32_t flags);
+void job_reply_lseek(struct job *j, uint64_t at);
+void job_reply_ioctl(struct job *j, const void *out, size_t len);
 
-/* operations of fuse_xattr.c, for the table in fuse_ops.c */
+/* operations for the table in fuse_ops.c: of fuse_xattr.c */
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
 void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
 		 int flags);
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
+/* of fuse_range.c */
+void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
+		  struct fuse_file_info *fi);
+void op_copy_file_range(fuse_req_t req, fuse_ino_t ino, off_t off, struct fuse_file_info *fi,
+			fuse_ino_t ino_out, off_t off_out, struct fuse_file_info *fi_out,
+			size_t len, int flags);
+void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
+/* of fuse_ioctl.c */
 void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
 	      unsigned flags, const void *in, size_t in_size, size_t out_size);
 

@@ -13,11 +13,6 @@
 
 enum { MAX_BACKGROUND = 128, CONGESTION = 96 };
 
-static struct handle *handle_of(const struct fuse_file_info *fi)
-{
-	return (struct handle *)(uintptr_t)fi->fh;
-}
-
 /* --- session --- */
 
 static void op_init(void *userdata, struct fuse_conn_info *conn)
@@ -39,6 +34,9 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	conn->want &= ~(unsigned)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
 				  FUSE_CAP_HANDLE_KILLPRIV | FUSE_CAP_SPLICE_READ |
 				  FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
+	/* turns the kernel's permission checks on: not for a mount that makes its own */
+	if (f->conf.acl)
+		conn->want |= conn->capable & FUSE_CAP_POSIX_ACL;
 	f->conf.ready(f->conf.arg);
 }
 
@@ -634,8 +632,7 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info 
 
 /* --- life --- */
 
-/* fallocate, copy_file_range, lseek, locks: absent, so the kernel does without or says EOPNOTSUPP;
- * nodes are not counted, so forget is libfuse's own */
+/* locks: absent, so the kernel does without or says EOPNOTSUPP; nodes are not counted, so forget is libfuse's own */
 static const struct fuse_lowlevel_ops table = {
 	.init = op_init,
 	.lookup = op_lookup,
@@ -667,6 +664,9 @@ static const struct fuse_lowlevel_ops table = {
 	.listxattr = op_listxattr,
 	.removexattr = op_removexattr,
 	.ioctl = op_ioctl,
+	.fallocate = op_fallocate,
+	.copy_file_range = op_copy_file_range,
+	.lseek = op_lseek,
 };
 
 const struct fuse_lowlevel_ops *fuse_ops_table(size_t *ret_size)

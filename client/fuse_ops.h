@@ -15,7 +15,8 @@ struct fuse_ops_conf {
 	struct workq *meta;   /* 16 threads */
 	struct workq *local;  /* what takes time but asks nobody: it goes on without Redis */
 	uint64_t negative_us; /* how long the kernel may know that a name is missing; 0: not */
-	bool xattr;
+	bool xattr, acl;      /* acl: the volume has POSIX ACLs: the kernel applies them */
+	bool ioctl;	      /* chattr may change flags */
 	struct metrics *metrics;
 	void (*ready)(void *arg); /* the kernel said INIT: the mount answers */
 	void *arg;

@@ -125,6 +125,16 @@ static void args_text(struct str *out, const struct job *j)
 	case FOP_RELEASEDIR:
 		str_addf(out, "%llu,%llu", ino, fh);
 		break;
+	case FOP_FALLOCATE:
+		str_addf(out, "%llu,%d,%llu,%llu", ino, j->flags, off, (unsigned long long)j->len);
+		break;
+	case FOP_COPY_FILE_RANGE:
+		str_addf(out, "%llu,%llu,%llu,%llu,%llu", ino, off, ino2,
+			 (unsigned long long)j->off2, (unsigned long long)j->len);
+		break;
+	case FOP_LSEEK:
+		str_addf(out, "%llu,%llu,%d", ino, off, j->flags);
+		break;
 	case FOP_SETXATTR:
 	case FOP_GETXATTR:
 		str_addf(out, "%llu,%s,%zu", ino, name, j->size);
@@ -388,9 +398,18 @@ void job_reply_dir(struct job *j, bool plus)
 	end(j, 0, &text);
 }
 
-void job_reply_ioctl_flags(struct job *j, uint32_t flags)
+void job_reply_lseek(struct job *j, uint64_t at)
 {
-	fuse_reply_ioctl(j->req, 0, &flags, sizeof(flags));
+	struct handle copy;
+
+	forget_handle(j, &copy);
+	fuse_reply_lseek(j->req, (off_t)at);
+	end_plain(j, 0);
+}
+
+void job_reply_ioctl(struct job *j, const void *out, size_t len)
+{
+	fuse_reply_ioctl(j->req, 0, out, len);
 	end_plain(j, 0);
 }
 

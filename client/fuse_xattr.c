@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* FUSE operations on extended attributes, and the one ioctl. Threads and names as in fuse_ops.c. */
+/* FUSE operations on extended attributes. Threads and names as in fuse_ops.c. */
 #include "client/fuse_job.h"
-
-#include <linux/fs.h>
 
 /* true: the mount has none, so the kernel is told not to ask again */
 static bool no_xattr(fuse_req_t req)
@@ -57,9 +55,9 @@ static void do_setxattr(struct job *j)
 {
 	struct vfs *v = vfs_of(j);
 
-	job_reply_err(j, j->op == FOP_REMOVEXATTR
-				 ? vfs_removexattr(v, j->ino, j->name)
-				 : vfs_setxattr(v, j->ino, j->name, j->value, j->size, j->flags));
+	job_reply_err(j, j->op == FOP_REMOVEXATTR ? vfs_removexattr(v, &j->ctx, j->ino, j->name)
+						  : vfs_setxattr(v, &j->ctx, j->ino, j->name,
+								 j->value, j->size, j->flags));
 }
 
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
@@ -82,42 +80,4 @@ void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 
 	if (j)
 		job_queue(j, do_setxattr);
-}
-
-/* --- the one ioctl --- */
-
-static void do_getflags(struct job *j)
-{
-	struct vfs_entry e;
-	int r = vfs_getattr(vfs_of(j), j->ino, &e);
-	uint32_t flags = 0;
-
-	if (r < 0) {
-		job_reply_err(j, r);
-		return;
-	}
-	if (e.attr.flags & ATTR_IMMUTABLE)
-		flags |= FS_IMMUTABLE_FL;
-	if (e.attr.flags & ATTR_APPEND)
-		flags |= FS_APPEND_FL;
-	job_reply_ioctl_flags(j, flags);
-}
-
-/* lsattr; every other request is unknown to this file system */
-void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
-	      unsigned flags, const void *in, size_t in_size, size_t out_size)
-{
-	struct job *j = job_new(req, FOP_IOCTL, ino, NULL, NULL, NULL, 0);
-
-	(void)arg;
-	(void)fi;
-	(void)flags;
-	(void)in;
-	(void)in_size;
-	if (!j)
-		return;
-	if (cmd != (unsigned)FS_IOC_GETFLAGS || out_size < sizeof(uint32_t))
-		job_reply_err(j, -ENOTTY);
-	else
-		job_queue(j, do_getflags);
 }

@@ -335,6 +335,12 @@ static int make_texts(struct mount *m)
 	return m->config && m->info ? 0 : -ENOMEM;
 }
 
+/* as JuiceFS: ACLs bring all extended attributes along */
+static bool wants_xattr(const struct mount *m)
+{
+	return m->conf.enable_xattr || meta_setting(m->meta)->enable_acl;
+}
+
 static int make_vfs(struct mount *m)
 {
 	struct internal_conf in = {
@@ -345,7 +351,8 @@ static int make_vfs(struct mount *m)
 		.entry_us = m->conf.entry_cache,
 		.dir_entry_us = m->conf.dir_entry_cache,
 		.read_only = m->conf.read_only,
-		.xattr = m->conf.enable_xattr,
+		.xattr = wants_xattr(m),
+		.acl = meta_setting(m->meta)->enable_acl,
 	};
 	int r = make_texts(m);
 
@@ -435,7 +442,9 @@ static int mount_fuse(struct mount *m, struct str *err)
 		.meta = m->metaq,
 		.local = m->local,
 		.negative_us = m->conf.negative_entry_cache,
-		.xattr = m->conf.enable_xattr,
+		.xattr = wants_xattr(m),
+		.acl = meta_setting(m->meta)->enable_acl,
+		.ioctl = m->conf.enable_ioctl,
 		.metrics = m->metrics,
 		.ready = m->conf.ready,
 		.arg = m->conf.arg,

@@ -22,8 +22,8 @@ struct vfs_conf {
 	struct meta *meta;
 	struct internal *internal;
 	uint64_t attr_us, entry_us, dir_entry_us; /* how long the kernel may keep them */
-	bool read_only, xattr;
-	size_t remembered; /* inodes in attrcache; 0: 65536 */
+	bool read_only, xattr, acl;		  /* acl: the volume has POSIX ACLs */
+	size_t remembered;			  /* inodes in attrcache; 0: 65536 */
 };
 
 int vfs_new(const struct vfs_conf *conf, struct vfs **ret);
@@ -75,14 +75,14 @@ int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t p
 /* freed by the caller */
 int vfs_readlink(struct vfs *v, uint64_t inode, char **ret);
 int vfs_statfs(struct vfs *v, struct meta_statfs *ret);
-/* -ENOTSUP unless conf.xattr; security.capability and security.selinux are never stored: -ENODATA
+/* -ENOTSUP unless conf.xattr, for ACLs unless conf.acl; security.capability and security.selinux are never stored: -ENODATA
  * to read, -ENOTSUP to change */
 bool vfs_xattr_unknown(const char *name); /* one of the two; does not block */
 int vfs_getxattr(struct vfs *v, uint64_t inode, const char *name, char **ret, size_t *ret_len);
-int vfs_setxattr(struct vfs *v, uint64_t inode, const char *name, const void *value, size_t len,
-		 int flags);
+int vfs_setxattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const char *name,
+		 const void *value, size_t len, int flags);
 int vfs_listxattr(struct vfs *v, uint64_t inode, char **ret, size_t *ret_len);
-int vfs_removexattr(struct vfs *v, uint64_t inode, const char *name);
+int vfs_removexattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const char *name);
 
 /* --- opening and closing (vfs_open.c) --- */
 /* blocks; flags: open(2)'s. *ret_keep: the kernel's pages of this inode are of the version that was
@@ -147,6 +147,14 @@ void vfs_flush(struct vfs_io *io, bool report);
 bool vfs_dirty(struct handle *h);
 /* io->h may be NULL; done at once when the inode has no dirty data */
 void vfs_flush_inode(struct vfs *v, uint64_t inode, struct vfs_io *io);
+
+/* --- ranges (vfs_range.c): block; the inodes were flushed --- */
+int vfs_fallocate(struct vfs *v, const struct meta_ctx *c, struct handle *h, int mode, uint64_t off,
+		  uint64_t len);
+int vfs_copy_range(struct vfs *v, const struct meta_ctx *c, struct handle *in, uint64_t off_in,
+		   struct handle *out, uint64_t off_out, uint64_t len, uint64_t *ret_copied);
+/* where data (hole: a hole) begins at or behind off; -ENXIO */
+int vfs_seek(struct vfs *v, uint64_t inode, uint64_t off, bool hole, uint64_t *ret);
 
 size_t vfs_open_handles(struct vfs *v);
 

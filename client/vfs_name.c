@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and extended attributes: what changes a directory is told to attrcache, so that a directory
+/* Names: what changes a directory is told to attrcache, so that a directory
  * snapshot taken before does not bring a name back that was removed meanwhile. All block on Redis:
  * meta workq. */
 #include "client/attrcache.h"
@@ -100,75 +100,4 @@ int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t p
 int vfs_readlink(struct vfs *v, uint64_t inode, char **ret)
 {
 	return meta_readlink(v->conf.meta, inode, ret);
-}
-
-/* --- extended attributes --- */
-
-/* labels of the kernel's own that need a mount flag which is not there: asked for at every write
- * and exec, so never a question to Redis */
-bool vfs_xattr_unknown(const char *name)
-{
-	return strcmp(name, "security.capability") == 0 || strcmp(name, "security.selinux") == 0;
-}
-
-static bool is_acl(const char *name)
-{
-	return strcmp(name, "system.posix_acl_access") == 0 ||
-	       strcmp(name, "system.posix_acl_default") == 0;
-}
-
-static int check_xattr(struct vfs *v, uint64_t inode, const char *name)
-{
-	size_t n = strlen(name);
-
-	if (!v->conf.xattr || is_acl(name))
-		return -ENOTSUP;
-	if (n == 0 || n > NAME_LEN_MAX)
-		return n ? -ERANGE : -EINVAL;
-	return inode >= INODE_INTERNAL && inode <= INODE_TRASH ? -ENODATA : 0;
-}
-
-int vfs_getxattr(struct vfs *v, uint64_t inode, const char *name, char **ret, size_t *ret_len)
-{
-	int r = check_xattr(v, inode, name);
-
-	if (r < 0)
-		return r;
-	if (vfs_xattr_unknown(name))
-		return -ENODATA;
-	return meta_getxattr(v->conf.meta, inode, name, ret, ret_len);
-}
-
-int vfs_setxattr(struct vfs *v, uint64_t inode, const char *name, const void *value, size_t len,
-		 int flags)
-{
-	int r = check_xattr(v, inode, name);
-
-	if (r < 0)
-		return r == -ENODATA ? -EPERM : r;
-	if (vfs_xattr_unknown(name))
-		return -ENOTSUP;
-	if (len > XATTR_VALUE_MAX)
-		return -E2BIG;
-	return meta_setxattr(v->conf.meta, inode, name, value, len, flags);
-}
-
-int vfs_listxattr(struct vfs *v, uint64_t inode, char **ret, size_t *ret_len)
-{
-	if (!v->conf.xattr)
-		return -ENOTSUP;
-	if (inode >= INODE_INTERNAL && inode <= INODE_TRASH)
-		return -ENODATA;
-	return meta_listxattr(v->conf.meta, inode, ret, ret_len);
-}
-
-int vfs_removexattr(struct vfs *v, uint64_t inode, const char *name)
-{
-	int r = check_xattr(v, inode, name);
-
-	if (r < 0)
-		return r == -ENODATA ? -EPERM : r;
-	if (vfs_xattr_unknown(name))
-		return -ENOTSUP;
-	return meta_removexattr(v->conf.meta, inode, name);
 }

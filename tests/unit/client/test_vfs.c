@@ -662,17 +662,17 @@ static void labels_of_the_kernel_are_never_stored(void **state)
 	assert_int_equal(vfs_mknod(w.v, &root, INODE_ROOT, "f", INODE_FILE, 0644, 0, 0, NULL, &e),
 			 0);
 	assert_int_equal(vfs_getxattr(w.v, e.inode, "security.capability", &value, &len), -ENODATA);
-	assert_int_equal(vfs_setxattr(w.v, e.inode, "security.selinux", "x", 1, 0), -ENOTSUP);
-	assert_int_equal(vfs_setxattr(w.v, e.inode, "system.posix_acl_access", "x", 1, 0),
+	assert_int_equal(vfs_setxattr(w.v, &root, e.inode, "security.selinux", "x", 1, 0), -ENOTSUP);
+	assert_int_equal(vfs_setxattr(w.v, &root, e.inode, "system.posix_acl_access", "x", 1, 0),
 			 -ENOTSUP);
-	assert_int_equal(vfs_setxattr(w.v, e.inode, "user.a", "value", 5, 0), 0);
+	assert_int_equal(vfs_setxattr(w.v, &root, e.inode, "user.a", "value", 5, 0), 0);
 	assert_int_equal(vfs_getxattr(w.v, e.inode, "user.a", &value, &len), 0);
 	assert_int_equal(len, 5);
 	assert_memory_equal(value, "value", 5);
 	free(value);
 	assert_int_equal(vfs_listxattr(w.v, INODE_TRASH, &value, &len), -ENODATA);
-	assert_int_equal(vfs_removexattr(w.v, e.inode, "user.a"), 0);
-	assert_int_equal(vfs_removexattr(w.v, e.inode, "user.a"), -ENODATA);
+	assert_int_equal(vfs_removexattr(w.v, &root, e.inode, "user.a"), 0);
+	assert_int_equal(vfs_removexattr(w.v, &root, e.inode, "user.a"), -ENODATA);
 	stop(&w);
 }
 
