@@ -205,8 +205,12 @@ static void push(struct job *j)
 void job_queue(struct job *j, void (*run)(struct job *j))
 {
 	j->run = run;
-	if (watch(j, interrupted))
+	if (fuse_loop_may_wait()) {
+		run(j);
+		fuse_loop_waited();
+	} else if (watch(j, interrupted)) {
 		push(j);
+	}
 }
 
 static void flushed(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total)
@@ -265,6 +269,11 @@ static void run_always(struct workq_job *work)
 void job_queue_always(struct job *j, void (*run)(struct job *j))
 {
 	j->run = run;
+	if (fuse_loop_may_wait()) {
+		run(j);
+		fuse_loop_waited();
+		return;
+	}
 	j->work.fn = run_always;
 	workq_push_always(j->f->conf.meta, &j->work);
 }

@@ -8,6 +8,7 @@
 
 #include "client/fuse_loop.h"
 #include "client/fuse_ops.h"
+#include "client/locks.h"
 #include "common/workq.h"
 
 #define FUSE_OP_LIST(X)                                                                            \
@@ -41,7 +42,10 @@
 	X(IOCTL, "ioctl")                                                                          \
 	X(FALLOCATE, "fallocate")                                                                  \
 	X(COPY_FILE_RANGE, "copy_file_range")                                                      \
-	X(LSEEK, "lseek")
+	X(LSEEK, "lseek")                                                                          \
+	X(GETLK, "getlk")                                                                          \
+	X(SETLK, "setlk")                                                                          \
+	X(FLOCK, "flock")
 
 enum fuse_op_number {
 #define X(name, text) FOP_##name,
@@ -52,7 +56,8 @@ enum fuse_op_number {
 
 struct fuse_ops {
 	struct fuse_ops_conf conf;
-	unsigned live; /* jobs; atomic */
+	struct locks *locks; /* NULL: the kernel keeps them for this mount alone */
+	unsigned live;	     /* jobs; atomic */
 	struct metric *seconds[FOP_COUNT], *errors[FOP_COUNT], *read_bytes, *write_bytes;
 };
 
@@ -79,6 +84,7 @@ struct job {
 	struct handle *h, *h2;
 	struct fuse_file_info fi;
 	struct fuse_buffer *held;
+	struct lock_req lock;
 	const char *name, *name2; /* in text */
 	const void *value;	  /* in text */
 	char text[];
@@ -98,7 +104,8 @@ static inline struct vfs *vfs_of(const struct job *j)
  * request was answered */
 struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const char *name,
 		    const char *name2, const void *value, size_t extra);
-/* run in the meta workq; an interrupt before it began answers EINTR */
+/* Run here and now while enough receive threads are left (a job handed over costs two more wake-ups),
+ * else in the meta workq: an interrupt before it began answers EINTR. */
 void job_queue(struct job *j, void (*run)(struct job *j));
 /* the same once the inode's dirty data is committed; its failure is the answer */
 void job_queue_flushed(struct job *j, uint64_t inode, void (*run)(struct job *j));
@@ -134,6 +141,7 @@ void job_reply_statfs(struct job *j, const struct meta_statfs *s);
 /* value of len bytes to one who has room for j->size (0: asks how much) */
 void job_reply_xattr(struct job *j, const char *value, size_t len);
 void job_reply_dir(struct job *j, bool plus);
+void job_reply_lock(struct job *j, const struct meta_lock *l);
 void job_reply_lseek(struct job *j, uint64_t at);
 void job_reply_ioctl(struct job *j, const void *out, size_t len);
 
@@ -150,6 +158,16 @@ void op_copy_file_range(fuse_req_t req, fuse_ino_t ino, off_t off, struct fuse_f
 			fuse_ino_t ino_out, off_t off_out, struct fuse_file_info *fi_out,
 			size_t len, int flags);
 void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
+/* of fuse_lock.c */
+void op_getlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock);
+void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct flock *lock,
+	      int sleep);
+void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op);
+/* a flush ends the record locks of its owner, once the data is committed; _end answers */
+void lock_flush_begin(struct job *j, const struct fuse_file_info *fi);
+void lock_flush_end(struct job *j, int status);
+/* blocks: the end of what was locked through j->h */
+void lock_release(struct job *j);
 /* of fuse_ioctl.c */
 void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
 	      unsigned flags, const void *in, size_t in_size, size_t out_size);

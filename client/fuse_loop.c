@@ -18,7 +18,13 @@
 #include "common/log.h"
 #include "common/thread.h"
 
-enum { FUSE_OP_INIT = 26, FLAG_PARALLEL_DIROPS = 1 << 18, THREADS_MIN = 2, THREADS_MAX = 8 };
+enum {
+	FUSE_OP_INIT = 26,
+	FLAG_PARALLEL_DIROPS = 1 << 18,
+	THREADS_MIN = 8,
+	THREADS_MAX = 16,
+	NEVER_WAIT = 2
+};
 
 /* where things stand in the kernel's structures (linux/fuse.h), native byte order */
 enum {
@@ -41,7 +47,7 @@ struct fuse_loop {
 	struct fuse_session *se;
 	struct fuse_args args;
 	pthread_t threads[THREADS_MAX];
-	unsigned n_threads;
+	unsigned n_threads, receiving, waiting; /* atomic: the last two */
 };
 
 static _Thread_local struct fuse_buffer *current;
@@ -154,12 +160,34 @@ static void let_signal_in(void)
 	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
+static _Thread_local struct fuse_loop *mine;
+
+bool fuse_loop_may_wait(void)
+{
+	struct fuse_loop *l = mine;
+
+	if (!l)
+		return false;
+	if (__atomic_add_fetch(&l->waiting, 1, __ATOMIC_ACQ_REL) + NEVER_WAIT <=
+	    __atomic_load_n(&l->receiving, __ATOMIC_ACQUIRE))
+		return true;
+	fuse_loop_waited();
+	return false;
+}
+
+void fuse_loop_waited(void)
+{
+	__atomic_sub_fetch(&mine->waiting, 1, __ATOMIC_RELEASE);
+}
+
 static void *receive(void *arg)
 {
 	struct fuse_loop *l = arg;
 	struct fuse_buffer *b = NULL;
 
 	let_signal_in();
+	mine = l;
+	__atomic_add_fetch(&l->receiving, 1, __ATOMIC_RELEASE);
 	while (!fuse_session_exited(l->se)) {
 		int n;
 
@@ -178,6 +206,7 @@ static void *receive(void *arg)
 		current = NULL;
 	}
 	fuse_loop_release(b);
+	__atomic_sub_fetch(&l->receiving, 1, __ATOMIC_RELEASE);
 	/* the others are in read(2), which ends by itself when the kernel ended the connection */
 	fuse_session_exit(l->se);
 	l->conf.ended(l->conf.arg);
@@ -189,7 +218,7 @@ static unsigned thread_count(unsigned wanted)
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
 
 	if (!wanted)
-		wanted = cores > 0 ? (unsigned)cores : 1;
+		wanted = cores > 0 ? (unsigned)cores : THREADS_MIN;
 	wanted = MAX(wanted, (unsigned)THREADS_MIN);
 	return MIN(wanted, (unsigned)THREADS_MAX);
 }

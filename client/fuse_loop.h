@@ -2,8 +2,9 @@
 /* The FUSE session: own receive threads, INIT's edit, the end. With fuse_ops.c and cmd_mount.c the
  * only files that know libfuse.
  *
- * A receive thread reads a request into its buffer and runs its handler, which never waits: it
- * replies, or hands the request over. A handler that needs the buffer's bytes longer (a write that
+ * A receive thread reads a request into its buffer and runs its handler: it replies, or hands the
+ * request over. It may wait for an answer of Redis itself, too, as long as two threads are left that
+ * do not (fuse_loop_may_wait): so reads, writes, forgets and interrupts are always received. A handler that needs the buffer's bytes longer (a write that
  * must wait for memory) keeps it with fuse_loop_hold; the thread goes on with another one. How many
  * are held is bounded by the kernel: one for each task that is writing. */
 #ifndef STOKE_CLIENT_FUSE_LOOP_H
@@ -21,7 +22,7 @@ struct fuse_loop_conf {
 	void *userdata;
 	const char *mount_point; /* kept by pointer */
 	const char *options;	 /* for mount(2): "fsname=…,subtype=stoke,…" */
-	unsigned threads;	 /* 0: as many as cores, 2…8 */
+	unsigned threads;	 /* 0: 8, or as many as cores up to 16 */
 	/* one of the receive threads has ended because the file system was unmounted; any thread */
 	void (*ended)(void *arg);
 	void *arg;
@@ -41,5 +42,10 @@ void fuse_loop_free(struct fuse_loop *l);
 /* in a handler: keeps the bytes of the request that is being handled until fuse_loop_release */
 struct fuse_buffer *fuse_loop_hold(void);
 void fuse_loop_release(struct fuse_buffer *b);
+
+/* In a handler: true: it may wait now, and calls fuse_loop_waited afterwards. false: two threads only
+ * are left that receive, or this is no thread of a loop. */
+bool fuse_loop_may_wait(void);
+void fuse_loop_waited(void);
 
 #endif

@@ -20,6 +20,7 @@
 #include "common/clock.h"
 #include "common/list.h"
 #include "common/mtx.h"
+#include "common/spin.h"
 #include "common/redis_url.h"
 #include "common/sha1.h"
 
@@ -33,6 +34,7 @@ enum {
 };
 
 struct redis {
+	struct spin spin; /* of those who wait for an answer */
 	struct redis_url url;
 	char *name;
 	char prefix[REDIS_PREFIX_MAX];
@@ -266,6 +268,30 @@ static int conn_append_raw(struct redis_conn *c, const char *cmd, size_t len)
 	return conn_appended(c, redisAppendFormattedCommand(c->ctx, cmd, len));
 }
 
+/* or the connection's end */
+static bool has_answer(void *arg)
+{
+	const struct redis_conn *c = arg;
+	char byte;
+
+	return recv(c->ctx->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
+/* a server nearby answers sooner than this thread could sleep and wake; errors are met again when
+ * the answer is read */
+static void look_for_answer(struct redis_conn *c)
+{
+	int sent = 0;
+
+	if (c->pending != 1)
+		return;
+	while (!sent) {
+		if (redisBufferWrite(c->ctx, &sent) != REDIS_OK)
+			return;
+	}
+	(void)spin_until(&c->r->spin, has_answer, c);
+}
+
 int redis_next(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **ret)
 {
 	void *reply = NULL;
@@ -277,6 +303,7 @@ int redis_next(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **
 	r = conn_set_timeout(c, deadline_us);
 	if (r < 0)
 		return conn_break(c, r, "timed out");
+	look_for_answer(c);
 	errno = 0;
 	if (redisGetReply(c->ctx, &reply) != REDIS_OK)
 		return conn_failed(c);
