@@ -4,7 +4,7 @@
 -- ARGV: token, number, now, source inode (text), chunk and offset in it, destination inode (text),
 --    chunk and offset in it, length, capacity, how many records it may read (more are read when one
 --    list has more)
--- -> {record of the destination, length copied (text), its old length}
+-- -> {record of the destination, length copied (text), its old length, the source's length before}
 local old = done()
 if old then
 	return old
@@ -30,7 +30,7 @@ local left = (u32(end_of, 1) * 64 + floor(u32(end_of, 5) / CHUNK) - si) * CHUNK 
 	u32(end_of, 5) % CHUNK - so
 len = math.min(len, left)
 if len <= 0 then
-	return { to, '0', before }
+	return { to, '0', before, end_of }
 end
 
 -- What a list shows of [from, to), left to right, as {pos, id, size, off, length}; id NONE: zeros. A
@@ -179,4 +179,4 @@ local function place(i, o)
 end
 log(now, 'COPYFILERANGE', dec(length), src, place(tonumber(ARGV[5]), tonumber(ARGV[6])), dst,
 	place(di, d_o), fmt('%.0f', copied))
-return finish({ to, fmt('%.0f', copied), before })
+return finish({ to, fmt('%.0f', copied), before, end_of })

@@ -2,8 +2,8 @@
 -- ARGV: token, number, now, inode (text), mode, offset, end (8 bytes each), capacity, '' or the
 --    chunks between the first and the last that are to become zeros (4 bytes each), '1' when this is
 --    the first step, length of the range (text)
--- -> {record, change of length in pages (text), old length}; {false} when more chunks than allowed
---    lie between and none are named
+-- -> {record, change of length in pages (text), old length}; {false}: more chunks than allowed lie
+--    between, and none are named; {'fifo'}: it is one
 local old = done()
 if old then
 	return old
@@ -16,7 +16,7 @@ if not a then
 	return fail(a == nil and ENOENT or EIO)
 end
 if kind(a) == 4 then
-	return fail(32)	-- EPIPE: a fifo
+	return { 'fifo' }	-- its errno is also the network's
 end
 if kind(a) ~= FILE or flag(a, IMMUTABLE) or (flag(a, APPEND) and how > KEEP) then
 	return fail(EPERM)

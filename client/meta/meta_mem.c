@@ -60,7 +60,7 @@ void mem_inode_free(struct meta_mem *mm, struct mem_inode *i, bool data)
 		struct mem_chunk *c = container_of(n, struct mem_chunk, link);
 
 		for (size_t k = 0; data && mm->base.delete_fn && k < c->n; k++) {
-			if (c->slices[k].id)
+			if (c->slices[k].id && mem_ref_drop(mm, c->slices[k].id))
 				(void)mm->base.delete_fn(mm->base.delete_arg, c->slices[k].id,
 							 c->slices[k].size);
 		}
@@ -256,6 +256,7 @@ static void mem_free(struct meta *m)
 	if (mm->inodes.slot)
 		hashmap_each(&mm->inodes, free_one, mm);
 	hashmap_fini(&mm->inodes);
+	mem_refs_free(mm);
 	mtx_fini(&mm->lock);
 	meta_fini(m);
 	free(mm);
@@ -279,6 +280,8 @@ static const struct meta_ops mem_ops = {
 	.read = mem_read,
 	.write = mem_write,
 	.new_slice = mem_new_slice,
+	.fallocate = mem_fallocate,
+	.copy_file_range = mem_copy_file_range,
 	.statfs = mem_statfs,
 	.getxattr = mem_getxattr,
 	.setxattr = mem_setxattr,
@@ -341,6 +344,8 @@ int meta_mem_new(const struct meta_conf *conf, uint32_t block_size, unsigned tra
 	mm->next_slice = 1;
 	if (!r)
 		r = hashmap_init(&mm->inodes, 256);
+	if (!r)
+		r = hashmap_init(&mm->refs, 16);
 	if (!r) {
 		meta_set_generation(&mm->base, &gen);
 		r = mem_roots(mm, trash_days > 0);

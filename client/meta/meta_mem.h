@@ -45,10 +45,17 @@ struct mem_inode {
 	size_t n_entries;
 };
 
+struct mem_ref {
+	struct hash_node node;
+	uint64_t slice;
+	uint64_t more; /* records beyond the first */
+};
+
 struct meta_mem {
 	struct meta base;
 	struct mtx lock; /* all that follows; never together with the base's */
 	struct hashmap inodes;
+	struct hashmap refs; /* struct mem_ref: slices that more than one record refers to */
 	uint64_t next_inode, next_slice, next_trash;
 	int64_t used, total;
 };
@@ -98,6 +105,18 @@ int mem_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct 
 int mem_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
 	      struct time_ns mtime, struct attr *ret);
 int mem_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume);
+/* meta_mem_range.c */
+int mem_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode, uint64_t off,
+		  uint64_t len, struct attr *ret);
+int mem_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, uint64_t off_in,
+			uint64_t out, uint64_t off_out, uint64_t len, uint64_t *ret_copied,
+			struct attr *ret_out);
+int mem_ref_add_locked(struct meta_mem *mm, uint64_t slice) REQUIRES(mm->lock);
+/* true: that was the last record of it */
+bool mem_ref_drop(struct meta_mem *mm, uint64_t slice);
+void mem_refs_free(struct meta_mem *mm);
+struct mem_chunk *mem_chunk_find(struct mem_inode *i, uint32_t index);
+int mem_chunk_append(struct mem_inode *i, uint32_t index, const struct slice *s);
 
 int mem_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned set,
 		const struct attr *want, struct attr *ret);

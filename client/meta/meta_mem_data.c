@@ -3,7 +3,7 @@
  * truncate.lua. */
 #include "client/meta/meta_mem.h"
 
-static struct mem_chunk *chunk_find(struct mem_inode *i, uint32_t index)
+struct mem_chunk *mem_chunk_find(struct mem_inode *i, uint32_t index)
 {
 	struct list_node *n;
 
@@ -17,9 +17,9 @@ static struct mem_chunk *chunk_find(struct mem_inode *i, uint32_t index)
 	return NULL;
 }
 
-static int chunk_append(struct mem_inode *i, uint32_t index, const struct slice *s)
+int mem_chunk_append(struct mem_inode *i, uint32_t index, const struct slice *s)
 {
-	struct mem_chunk *c = chunk_find(i, index);
+	struct mem_chunk *c = mem_chunk_find(i, index);
 
 	if (!c) {
 		c = calloc(1, sizeof(*c));
@@ -45,12 +45,12 @@ static int chunk_zeros(struct mem_inode *i, uint32_t index, uint32_t pos, uint32
 {
 	struct slice s = {.pos = pos, .len = len};
 
-	return chunk_append(i, index, &s);
+	return mem_chunk_append(i, index, &s);
 }
 
 static int chunk_copy(struct mem_inode *i, uint32_t index, struct chunk_list *ret)
 {
-	struct mem_chunk *c = i->a.type == INODE_FILE ? chunk_find(i, index) : NULL;
+	struct mem_chunk *c = i->a.type == INODE_FILE ? mem_chunk_find(i, index) : NULL;
 
 	*ret = (struct chunk_list){.index = index, .attr = i->a};
 	if (!c)
@@ -161,7 +161,7 @@ int mem_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice
 	else if (i->a.type != INODE_FILE)
 		r = -EPERM;
 	if (!r)
-		r = chunk_append(i, index, s);
+		r = mem_chunk_append(i, index, s);
 	if (!r) {
 		uint64_t length = MAX(i->a.length, end);
 

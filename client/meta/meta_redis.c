@@ -54,6 +54,10 @@ static const struct meta_ops redis_ops = {
 	.setxattr = redis_setxattr,
 	.listxattr = redis_listxattr,
 	.removexattr = redis_removexattr,
+	.getfacl = redis_getfacl,
+	.setfacl = redis_setfacl,
+	.touch_atime = redis_touch_atime,
+	.tmpfile = redis_tmpfile,
 	.flock = redis_flock,
 	.setlk = redis_setlk,
 	.getlk = redis_getlk,
@@ -195,10 +199,6 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	struct meta_redis *mr;
 	int r;
 
-	if (conf->subdir) {
-		str_add(err, "--subdir is not handled yet");
-		return -EOPNOTSUPP;
-	}
 	if (!c.timeout_us)
 		c.timeout_us = 30 * 1000000;
 	if (!c.data_timeout_us)

@@ -100,6 +100,9 @@ void args_u64(struct args *a, uint64_t v);		  /* decimal */
 void args_i64(struct args *a, int64_t v);
 void args_be64(struct args *a, uint64_t v);
 void args_time(struct args *a, struct time_ns t);
+void args_now(struct args *a);
+/* 4 bytes for each group of the caller, the first is his own; kept in buf (str_error tells) */
+void args_gids(struct args *a, const struct meta_ctx *c, struct str *buf);
 /* a changing script: waits for a slot, adds token, number and now; op_end gives the slot back */
 void op_begin(struct meta_redis *mr, struct args *a);
 void op_end(struct meta_redis *mr, struct args *a);
@@ -213,6 +216,8 @@ int redis_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 		 uint64_t new_parent, const char *new_name, unsigned flags, uint64_t *ret,
 		 struct attr *ret_attr);
 int redis_readlink(struct meta *m, uint64_t inode, char **ret);
+int redis_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
+		  uint32_t umask, uint64_t *ret, struct attr *ret_attr);
 /* meta_redis_dir.c */
 int redis_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret);
 /* meta_redis_attr.c */
@@ -225,6 +230,11 @@ int redis_setxattr(struct meta *m, uint64_t inode, const char *name, const void 
 		   int flags);
 int redis_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len);
 int redis_removexattr(struct meta *m, uint64_t inode, const char *name);
+int redis_touch_atime(struct meta *m, uint64_t inode, struct attr *a);
+/* meta_redis_acl.c */
+int redis_getfacl(struct meta *m, uint64_t inode, enum acl_type type, struct acl *ret);
+int redis_setfacl(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum acl_type type,
+		  const struct acl *rule, struct attr *ret);
 /* meta_redis_data.c */
 int redis_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags,
 	       struct chunk_list *ret);

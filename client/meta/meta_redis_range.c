@@ -43,6 +43,8 @@ static int fallocate_step(struct meta_redis *mr, struct hole *h, bool *ret_many,
 	op_end(mr, &args);
 	if (r)
 		return r;
+	if (reply_is(reply_at(reply, 0), "fifo"))
+		return -EPIPE;
 	*ret_many = reply_type(reply_at(reply, 0)) == REDIS_NIL;
 	if (*ret_many)
 		return 0;
@@ -111,7 +113,7 @@ struct copy {
 };
 
 static int copy_step(struct meta_redis *mr, const struct copy *c, uint64_t len, uint64_t *ret_n,
-		     struct attr *ret)
+		     uint64_t *ret_length, struct attr *ret)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	uint64_t capacity, inodes, before;
@@ -138,6 +140,8 @@ static int copy_step(struct meta_redis *mr, const struct copy *c, uint64_t len, 
 		r = reply_attr(reply_at(reply, 0), &a);
 	if (!r)
 		r = reply_be64(reply_at(reply, 2), &before);
+	if (!r)
+		r = reply_be64(reply_at(reply, 3), ret_length);
 	if (r)
 		return r;
 	stat_resized(mr, c->out, &a, before);
@@ -150,7 +154,7 @@ int redis_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in,
 			  uint64_t out, uint64_t off_out, uint64_t len, uint64_t *ret_copied,
 			  struct attr *ret_out)
 {
-	uint64_t done = 0, n;
+	uint64_t done = 0, n, length;
 	struct attr a;
 	int r;
 
@@ -159,7 +163,10 @@ int redis_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in,
 		const struct copy part = {in, off_in + done, out, off_out + done};
 		uint64_t most = COPY_CHUNKS * (uint64_t)CHUNK_SIZE - part.off_in % CHUNK_SIZE;
 
-		r = copy_step(redis_engine(m), &part, MIN(len - done, most), &n, &a);
+		r = copy_step(redis_engine(m), &part, MIN(len - done, most), &n, &length, &a);
+		/* as it was at first: the copy may lie behind, in the same file */
+		if (!r && !done)
+			len = MIN(len, length > off_in ? length - off_in : 0);
 		if (!r)
 			done += n;
 	} while (!r && n && done < len);
