@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 PYTHON ?= /usr/bin/python3
 VERSION := 0.1.0
 
-PKGS := libevent_core libevent_extra hiredis libcurl libcrypto libxxhash fuse3 jansson liblz4 libzstd
+PKGS := libevent_core libevent_extra hiredis libcurl libcrypto libxxhash fuse3 jansson liblz4 libzstd zlib
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 
@@ -106,7 +106,7 @@ $(B)/bench/%: $(B)/obj/bench/%.o $(call libs_of,client)
 
 # Debian 12 and Ubuntu 24.04 have them all under these names; the sanitizers' runtime of clang is found by its default version
 DEPS_BUILD := build-essential pkg-config libevent-dev libhiredis-dev libcurl4-openssl-dev libssl-dev libxxhash-dev \
-	libfuse3-dev fuse3 libjansson-dev liblz4-dev libzstd-dev
+	libfuse3-dev fuse3 libjansson-dev liblz4-dev libzstd-dev zlib1g-dev
 DEPS_DEMO := redis-server radosgw ceph-mon ceph-osd ceph-common curl python3 python3-redis procps
 DEPS_CHECK := libcmocka-dev clang clang-tidy clang-format cppcheck python3-pytest python3-pytest-timeout python3-boto3 \
 	python3-venv iproute2 attr acl

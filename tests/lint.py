@@ -29,6 +29,7 @@ WALLS = {
     r"jansson\.h": r"common/block/setting\w*\.[ch]|client/(meta/)?\w+\.[ch]|common/object/object_s3_cred\w*\.c|cached/main\.c",
     r"fuse_lowlevel\.h|fuse3/|fuse\.h": r"client/(fuse_\w+|cmd_mount)\.[ch]",
     r"lz4\.h|zstd\.h": r"common/object/codec\.c",
+    r"zlib\.h": r"client/meta/dumpfile\.c",
 }
 FOLDERS = ("proto", "common", "cached", "client", "tests", "bench")
 LINES_MAX = 800
