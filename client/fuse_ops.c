@@ -37,6 +37,11 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	/* turns the kernel's permission checks on: not for a mount that makes its own */
 	if (f->conf.acl)
 		conn->want |= conn->capable & FUSE_CAP_POSIX_ACL;
+	/* where nobody can write, locks are between the processes of this machine: the kernel's */
+	if (f->locks)
+		conn->want |= conn->capable & (FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS);
+	else
+		conn->want &= ~(unsigned)(FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS);
 	f->conf.ready(f->conf.arg);
 }
 
@@ -483,8 +488,7 @@ static void flush_done(struct vfs_io *io, int status, const struct iovec *iov, i
 	(void)iov;
 	(void)n;
 	(void)total;
-	if (job_take(container_of(io, struct job, io)))
-		job_reply_err(container_of(io, struct job, io), status);
+	lock_flush_end(container_of(io, struct job, io), status);
 }
 
 static void flush_handle(fuse_req_t req, enum fuse_op_number op, fuse_ino_t ino,
@@ -497,6 +501,7 @@ static void flush_handle(fuse_req_t req, enum fuse_op_number op, fuse_ino_t ino,
 	j->h = handle_of(fi);
 	j->io.h = j->h;
 	j->io.done = flush_done;
+	lock_flush_begin(j, fi);
 	if (!begin_io(j))
 		return;
 	if (op == FOP_FLUSH && vfs_dirty(j->h))
@@ -526,6 +531,7 @@ static void op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fus
 
 static void do_release(struct job *j)
 {
+	lock_release(j);
 	vfs_release(TAKE_PTR(j->h));
 	job_reply_err(j, 0);
 }
@@ -664,6 +670,9 @@ static const struct fuse_lowlevel_ops table = {
 	.listxattr = op_listxattr,
 	.removexattr = op_removexattr,
 	.ioctl = op_ioctl,
+	.getlk = op_getlk,
+	.setlk = op_setlk,
+	.flock = op_flock,
 	.fallocate = op_fallocate,
 	.copy_file_range = op_copy_file_range,
 	.lseek = op_lseek,
@@ -682,6 +691,8 @@ int fuse_ops_new(const struct fuse_ops_conf *conf, struct fuse_ops **ret)
 
 	if (r == 0 && conf->metrics)
 		r = fuse_ops_metrics(f, conf->metrics);
+	if (r == 0 && !conf->vfs->conf.read_only)
+		r = locks_new(conf->vfs->conf.meta, &f->locks);
 	if (r < 0) {
 		free(f);
 		return r;
@@ -693,6 +704,8 @@ int fuse_ops_new(const struct fuse_ops_conf *conf, struct fuse_ops **ret)
 
 void fuse_ops_drain(struct fuse_ops *f)
 {
+	if (f->locks)
+		locks_stop(f->locks);
 	/* once, at the end of a mount: not worth a wake-up at the end of every request */
 	while (__atomic_load_n(&f->live, __ATOMIC_ACQUIRE) > 0)
 		usleep(1000);
@@ -700,5 +713,7 @@ void fuse_ops_drain(struct fuse_ops *f)
 
 void fuse_ops_free(struct fuse_ops *f)
 {
+	if (f)
+		locks_free(f->locks);
 	free(f);
 }

@@ -5,6 +5,7 @@
 #include "client/fuse_job.h"
 
 #include <ctype.h>
+#include <fcntl.h>
 #include <inttypes.h>
 
 #include "client/mount_text.h"
@@ -131,6 +132,12 @@ static void args_text(struct str *out, const struct job *j)
 	case FOP_COPY_FILE_RANGE:
 		str_addf(out, "%llu,%llu,%llu,%llu,%llu", ino, off, ino2,
 			 (unsigned long long)j->off2, (unsigned long long)j->len);
+		break;
+	case FOP_GETLK:
+	case FOP_SETLK:
+	case FOP_FLOCK:
+		str_addf(out, "%llu,%llu,%016" PRIX64 ",%u", ino, fh, j->lock.owner,
+			 j->lock.lock.type);
 		break;
 	case FOP_LSEEK:
 		str_addf(out, "%llu,%llu,%d", ino, off, j->flags);
@@ -396,6 +403,20 @@ void job_reply_dir(struct job *j, bool plus)
 	if (logging(j))
 		str_addf(&text, " (%u)", count);
 	end(j, 0, &text);
+}
+
+void job_reply_lock(struct job *j, const struct meta_lock *l)
+{
+	struct flock f = {.l_type = (short)l->type,
+			  .l_whence = SEEK_SET,
+			  .l_start = (off_t)l->start,
+			  .l_len = l->end >= LOCK_EOF ? 0 : (off_t)(l->end - l->start + 1),
+			  .l_pid = (pid_t)l->pid};
+	struct handle copy;
+
+	forget_handle(j, &copy);
+	fuse_reply_lock(j->req, &f);
+	end_plain(j, 0);
 }
 
 void job_reply_lseek(struct job *j, uint64_t at)

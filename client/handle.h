@@ -29,6 +29,7 @@ struct handle {
 	uint64_t dir_us;	/* when that was asked for */
 	uint64_t dir_parent;
 	struct ifile *internal;
+	bool locked;			/* somebody asked for a lock through it; atomic */
 	unsigned uses;			/* under way; under the table's lock, as idle */
 	void (*idle)(struct handle *h); /* to be called when they have ended */
 	void *idle_arg;

@@ -101,8 +101,6 @@ int plock_set(struct plock *p, const struct meta_lock *l)
 	struct meta_lock *out;
 	size_t n = 0;
 
-	if (p->n >= PLOCK_MAX)
-		return -ENOLCK;
 	out = calloc(p->n * 2 + 1, sizeof(*out));
 	if (!out)
 		return -ENOMEM;
@@ -121,9 +119,14 @@ int plock_set(struct plock *p, const struct meta_lock *l)
 	if (l->type != F_UNLCK)
 		out[n++] = *l;
 	qsort(out, n, sizeof(*out), by_start);
+	n = join(out, n);
+	if (n > PLOCK_MAX && n > p->n) {
+		free(out);
+		return -ENOLCK;
+	}
 	free(p->l);
 	p->l = out;
-	p->n = join(out, n);
+	p->n = n;
 	return 0;
 }
 

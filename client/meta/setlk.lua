@@ -54,9 +54,6 @@ if typ ~= 'U' then
 		end
 	end
 end
-if #mine / 24 >= MOST then
-	return fail(ENOLCK)
-end
 
 local rest = {}
 for i = 1, #mine, 24 do
@@ -86,6 +83,9 @@ for _, r in ipairs(rest) do
 	else
 		out[#out + 1] = r
 	end
+end
+if #out > MOST and #out * 24 > #mine then
+	return fail(ENOLCK)
 end
 for i, r in ipairs(out) do
 	out[i] = r[1] .. r[2] .. r[3]
