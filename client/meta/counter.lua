@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Numbers from a counter. A batch that is taken twice, because the answer was lost, leaves a gap
 -- and no harm.
--- ARGV: counter, how many (text) -> the last of them (text: Lua's numbers lose what is above 2^53)
+-- ARGV: counter, how many (text), now -> the last of them (text: Lua's numbers lose what is above 2^53)
 local bad = stale()
 if bad then
 	return bad
@@ -9,5 +9,7 @@ end
 if ARGV[1] == 'nextchunk' and went_back() then
 	return fail(ESTALE)
 end
+local names = { nextinode = 'nextInode', nextchunk = 'nextChunk', nextsession = 'nextSession' }
 call('INCRBY', P .. ARGV[1], ARGV[2])
+log(ARGV[3], 'INCR_COUNTER', nil, names[ARGV[1]] or ARGV[1], ARGV[2])
 return call('GET', P .. ARGV[1])

@@ -27,12 +27,16 @@ struct meta {
 	struct generation gen;
 	bool has_gen;
 	struct hash128 volume;
-	struct hashmap open; /* struct open_file by inode */
-	bool refuse_writes;  /* the volume got something that we do not handle */
-	bool gone;	     /* no volume there any more, or another one */
+	struct hashmap open;  /* struct open_file by inode */
+	struct hashmap rules; /* ACL rules that were seen, of rules_volume */
+	struct hash128 rules_volume;
+	size_t rules_bytes;
+	bool refuse_writes; /* the volume got something that we do not handle */
+	bool gone;	    /* no volume there any more, or another one */
 
 	/* set before start, read only afterwards */
 	uint64_t session;
+	uint64_t root; /* what inode 1 of the caller is: with --subdir another one */
 	meta_delete_fn *delete_fn;
 	void *delete_arg;
 	meta_compact_fn *compact_fn;
@@ -50,6 +54,25 @@ bool meta_swap_setting(struct meta *m, struct setting *s);
 void meta_set_generation(struct meta *m, const struct generation *gen);
 void meta_set_generation_locked(struct meta *m, const struct generation *gen,
 				const struct hash128 *volume) REQUIRES(m->lock);
+
+/* an inode as the caller names it -> as the volume does, and back; the same for a record's parent */
+uint64_t meta_rooted(const struct meta *m, uint64_t inode);
+uint64_t meta_shown(const struct meta *m, uint64_t inode);
+void meta_show(const struct meta *m, uint64_t inode, struct attr *a);
+/* finds or makes conf.subdir; a session is there */
+int root_resolve(struct meta *m, struct str *err);
+
+/* ACL rules by number. find: -ENOENT when it was not seen */
+int rules_find(struct meta *m, uint32_t id, struct acl *ret);
+void rules_add(struct meta *m, const struct hash128 *volume, uint32_t id, const void *p, size_t n);
+void rules_fini(struct meta *m);
+/* names of the ACLs that a record has, with their NULs */
+void acl_names(const struct attr *a, struct str *out);
+enum { ACCESS_EXECUTE = 1, ACCESS_WRITE = 2, ACCESS_READ = 4 };
+enum { SET_TIMES = SET_ATIME | SET_MTIME | SET_ATIME_NOW | SET_MTIME_NOW };
+/* 0 or -EACCES: by the mode, or the ACL that takes its place; inode as the engine has it */
+int access_check(struct meta *m, const struct meta_ctx *c, uint64_t inode, const struct attr *a,
+		 unsigned want);
 
 /* open files of this client: counts, and which of them have no name any more */
 int open_ref(struct meta *m, uint64_t inode);

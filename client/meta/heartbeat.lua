@@ -3,7 +3,7 @@
 -- out and are free again mean that the database went back (loaded from a dump, failed over to a
 -- stale replica), so names of blocks will come again with other bytes.
 -- ARGV: session, its JSON, expiry (seconds), highest slice number seen (text), 8 random bytes, the
---    volume's UUID
+--    volume's UUID, now
 -- -> {setting or false, generation, 1 when the session was unknown, 1 when quotas are set}
 local setting = call('GET', P .. 'setting')
 if not setting then
@@ -21,8 +21,15 @@ for i, k in ipairs({ 'dirQuota', 'userQuota', 'groupQuota' }) do
 end
 need_hashes('sessionInfos')
 call('ZCARD', P .. 'allSessions')
+if LOG ~= '' then
+	call('LLEN', P .. 'txnLog')
+	need_counters('txnLastLog')
+end
 local fresh = call('HSETNX', P .. 'sessionInfos', ARGV[1], ARGV[2])
 call('ZADD', P .. 'allSessions', ARGV[3], ARGV[1])
+if fresh == 1 then
+	log(ARGV[7], 'NEWSESSION', nil, ARGV[1], ARGV[3], ARGV[2])
+end
 if less_text(next, ARGV[4]) then
 	call('SET', P .. 'nextchunk', ARGV[4])
 	gen = false

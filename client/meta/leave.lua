@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The end of a session that holds nothing any more.
--- ARGV: session, now (seconds) or ''
+-- ARGV: session, '' or seconds: only if it lapsed before, now
 -- -> 1, 0: it lives (its expiry is not before now)
 local bad = stale()
 if bad then
@@ -22,4 +22,5 @@ for i, f in ipairs(call('HKEYS', ops)) do
 end
 call('HDEL', P .. 'sessionInfos', ARGV[1])
 call('ZREM', P .. 'allSessions', ARGV[1])
+log(ARGV[3], 'CLEANSESSION', nil, ARGV[1])
 return 1

@@ -25,6 +25,9 @@ end
 if call('HEXISTS', P .. 'd' .. parent, name) == 1 then
 	return fail(EEXIST)
 end
+if full_of_links(a) then
+	return fail(EMLINK)
+end
 local before = field(a, PARENT)
 local unnamed = u32(a, NLINK) == 0	-- an open file without a name gets one
 if unnamed and call('SISMEMBER', session, ino) == 0 then
@@ -43,8 +46,10 @@ else
 	call('HINCRBY', P .. 'p' .. ino, parent, 1)
 end
 call('HSET', P .. 'd' .. parent, name, char(kind(a)) .. ARGV[4])
-if touchable(pa, now, ARGV[7]) then
+local touched = touchable(pa, now, ARGV[7])
+if touched then
 	call('SET', P .. 'i' .. parent, touch(pa, now))
 end
 call('SET', P .. 'i' .. ino, a)
+log(now, 'LINK', fmt('%.0f', u32(a, NLINK)), ino, parent, name, touched)
 return finish({ a })

@@ -11,11 +11,6 @@
 
 #define TRASH_NAME ".trash"
 
-static uint64_t rooted(uint64_t inode)
-{
-	return inode ? inode : INODE_ROOT;
-}
-
 static int check_name(const char *name)
 {
 	size_t n = strlen(name);
@@ -30,9 +25,30 @@ static bool is_dots(const char *name)
 	return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-static bool is_trash_root(uint64_t parent, const char *name)
+static bool is_trash_root(const struct meta *m, uint64_t parent, const char *name)
 {
-	return parent == INODE_ROOT && !strcmp(name, TRASH_NAME);
+	return parent == m->root && !strcmp(name, TRASH_NAME);
+}
+
+/* who is not checked by the kernel */
+static int check_access(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned want)
+{
+	return c && c->check ? meta_access(m, c, inode, want, NULL) : 0;
+}
+
+/* what the engine answered, as the caller names it */
+static int shown(const struct meta *m, int r, uint64_t *inode, struct attr *a)
+{
+	if (r)
+		return r;
+	meta_show(m, *inode, a);
+	*inode = meta_shown(m, *inode);
+	return 0;
+}
+
+static int shown_attr(const struct meta *m, int r, uint64_t inode, struct attr *a)
+{
+	return shown(m, r, &inode, a);
 }
 
 static int check_there(struct meta *m)
@@ -61,7 +77,7 @@ static int check_writable(struct meta *m)
 }
 
 /* something gets a name in parent */
-static int check_create(struct meta *m, uint64_t parent, const char *name)
+static int check_create(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
 {
 	int r = check_writable(m);
 
@@ -71,7 +87,9 @@ static int check_create(struct meta *m, uint64_t parent, const char *name)
 		return r;
 	if (is_dots(name))
 		return -EEXIST;
-	return parent >= INODE_INTERNAL || is_trash_root(parent, name) ? -EPERM : 0;
+	if (parent >= INODE_INTERNAL || is_trash_root(m, parent, name))
+		return -EPERM;
+	return check_access(m, c, parent, ACCESS_WRITE | ACCESS_EXECUTE);
 }
 
 /* a name goes from parent; only root takes things out of the trash */
@@ -83,9 +101,11 @@ static int check_remove(struct meta *m, const struct meta_ctx *c, uint64_t paren
 		r = check_name(name);
 	if (r)
 		return r;
-	if (is_trash_root(parent, name) || (parent >= INODE_INTERNAL && parent < INODE_TRASH))
+	if (is_trash_root(m, parent, name) || (parent >= INODE_INTERNAL && parent < INODE_TRASH))
 		return -EPERM;
-	return parent >= INODE_TRASH && c->uid != 0 ? -EPERM : 0;
+	if (parent >= INODE_TRASH && c->uid != 0)
+		return -EPERM;
+	return check_access(m, c, parent, ACCESS_WRITE | ACCESS_EXECUTE);
 }
 
 /* what is shown when the record of a root is lost */
@@ -104,7 +124,7 @@ int meta_getattr(struct meta *m, uint64_t inode, struct attr *ret)
 {
 	int r;
 
-	inode = rooted(inode);
+	inode = meta_rooted(m, inode);
 	r = check_there(m);
 	if (!r)
 		r = m->ops->getattr(m, inode, ret);
@@ -112,7 +132,7 @@ int meta_getattr(struct meta *m, uint64_t inode, struct attr *ret)
 		synthetic_dir(inode, ret);
 		return 0;
 	}
-	return r;
+	return shown_attr(m, r, inode, ret);
 }
 
 static int lookup_dots(struct meta *m, uint64_t parent, bool up, uint64_t *ret,
@@ -126,13 +146,13 @@ static int lookup_dots(struct meta *m, uint64_t parent, bool up, uint64_t *ret,
 		return r;
 	if (a.type != INODE_DIR)
 		return -ENOTDIR;
-	if (up && parent != INODE_ROOT) {
-		inode = rooted(a.parent);
+	if (up && parent != m->root) {
+		inode = meta_rooted(m, a.parent);
 		r = meta_getattr(m, inode, &a);
 		if (r)
 			return r;
 	}
-	*ret = inode;
+	*ret = meta_shown(m, inode);
 	*ret_attr = a;
 	return 0;
 }
@@ -143,15 +163,18 @@ int meta_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 	struct attr a;
 	int r = check_name(name);
 
-	parent = rooted(parent);
+	parent = meta_rooted(m, parent);
 	if (!r)
 		r = check_there(m);
 	if (r)
 		return r;
+	r = check_access(m, c, parent, ACCESS_EXECUTE);
+	if (r)
+		return r;
 	if (is_dots(name))
 		return lookup_dots(m, parent, name[1], ret, ret_attr);
-	if (!is_trash_root(parent, name))
-		return m->ops->lookup(m, c, parent, name, ret, ret_attr);
+	if (!is_trash_root(m, parent, name) || m->root != INODE_ROOT)
+		return shown(m, m->ops->lookup(m, c, parent, name, ret, ret_attr), ret, ret_attr);
 	r = meta_getattr(m, INODE_TRASH, &a);
 	if (r)
 		return r;
@@ -167,8 +190,10 @@ int meta_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsig
 
 	if (r)
 		return r;
-	inode = rooted(inode);
-	return inode >= INODE_INTERNAL ? -EPERM : m->ops->setattr(m, c, inode, set, want, ret);
+	inode = meta_rooted(m, inode);
+	if (inode >= INODE_INTERNAL)
+		return -EPERM;
+	return shown_attr(m, m->ops->setattr(m, c, inode, set, want, ret), inode, ret);
 }
 
 int meta_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
@@ -180,7 +205,12 @@ int meta_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint
 		return r;
 	if (length > FILE_LENGTH_MAX)
 		return -EFBIG;
-	return m->ops->truncate(m, c, rooted(inode), length, through_handle, ret);
+	inode = meta_rooted(m, inode);
+	r = through_handle ? 0 : check_access(m, c, inode, ACCESS_WRITE);
+	if (r)
+		return r;
+	return shown_attr(m, m->ops->truncate(m, c, inode, length, through_handle, ret), inode,
+			  ret);
 }
 
 int meta_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
@@ -189,8 +219,8 @@ int meta_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 {
 	int r;
 
-	parent = rooted(parent);
-	r = check_create(m, parent, name);
+	parent = meta_rooted(m, parent);
+	r = check_create(m, c, parent, name);
 	if (r)
 		return r;
 	if (type < INODE_FILE || type > INODE_SOCKET)
@@ -201,8 +231,9 @@ int meta_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 		if (strlen(target) > SYMLINK_MAX)
 			return -ENAMETOOLONG;
 	}
-	return m->ops->mknod(m, c, parent, name, type, mode & 07777, umask & 07777, rdev,
-			     type == INODE_SYMLINK ? target : "", ret, ret_attr);
+	r = m->ops->mknod(m, c, parent, name, type, mode & 07777, umask & 07777, rdev,
+			  type == INODE_SYMLINK ? target : "", ret, ret_attr);
+	return shown(m, r, ret, ret_attr);
 }
 
 int meta_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t parent,
@@ -210,20 +241,21 @@ int meta_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t
 {
 	int r;
 
-	parent = rooted(parent);
-	r = check_create(m, parent, name);
+	parent = meta_rooted(m, parent);
+	r = check_create(m, c, parent, name);
 	if (r)
 		return r;
-	return rooted(inode) >= INODE_INTERNAL || rooted(inode) == INODE_ROOT
-		       ? -EPERM
-		       : m->ops->link(m, c, inode, parent, name, ret);
+	inode = meta_rooted(m, inode);
+	if (inode >= INODE_INTERNAL || inode == m->root)
+		return -EPERM;
+	return shown_attr(m, m->ops->link(m, c, inode, parent, name, ret), inode, ret);
 }
 
 int meta_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
 {
 	int r;
 
-	parent = rooted(parent);
+	parent = meta_rooted(m, parent);
 	r = check_remove(m, c, parent, name);
 	if (r)
 		return r;
@@ -234,7 +266,7 @@ int meta_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 {
 	int r;
 
-	parent = rooted(parent);
+	parent = meta_rooted(m, parent);
 	if (!strcmp(name, "."))
 		return -EINVAL;
 	if (!strcmp(name, ".."))
@@ -245,26 +277,44 @@ int meta_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 	return parent == INODE_TRASH ? -EPERM : m->ops->rmdir(m, c, parent, name);
 }
 
+static int check_rename_flags(const struct meta_ctx *c, uint64_t parent, unsigned flags)
+{
+	bool from_trash = parent >= INODE_TRASH;
+
+	switch (flags) {
+	case 0:
+	case RENAME_F_NOREPLACE:
+		return 0;
+	case RENAME_F_EXCHANGE: /* the other one would come into the trash */
+	case RENAME_F_WHITEOUT:
+	case RENAME_F_WHITEOUT | RENAME_F_NOREPLACE:
+		return from_trash ? -EPERM : 0;
+	case RENAME_F_NOREPLACE | RENAME_F_RESTORE:
+		return from_trash && c->uid == 0 ? 0 : -EPERM;
+	default:
+		return -EINVAL;
+	}
+}
+
 int meta_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
 		uint64_t new_parent, const char *new_name, unsigned flags, uint64_t *ret,
 		struct attr *ret_attr)
 {
 	int r;
 
-	parent = rooted(parent);
-	new_parent = rooted(new_parent);
-	if (flags != 0 && flags != RENAME_F_NOREPLACE && flags != RENAME_F_EXCHANGE)
-		return -EINVAL;
-	r = check_remove(m, c, parent, name);
+	parent = meta_rooted(m, parent);
+	new_parent = meta_rooted(m, new_parent);
+	r = check_rename_flags(c, parent, flags);
 	if (!r)
-		r = check_create(m, new_parent, new_name);
+		r = check_remove(m, c, parent, name);
+	if (!r)
+		r = check_create(m, c, new_parent, new_name);
 	if (r)
 		return r;
 	if (is_dots(name))
 		return -EBUSY;
-	if (flags == RENAME_F_EXCHANGE && parent >= INODE_TRASH)
-		return -EPERM; /* the other one would come into the trash */
-	return m->ops->rename(m, c, parent, name, new_parent, new_name, flags, ret, ret_attr);
+	r = m->ops->rename(m, c, parent, name, new_parent, new_name, flags, ret, ret_attr);
+	return shown(m, r, ret, ret_attr);
 }
 
 int meta_readlink(struct meta *m, uint64_t inode, char **ret)
@@ -278,13 +328,32 @@ int meta_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir
 {
 	int r = check_there(m);
 
-	return r ? r : m->ops->readdir(m, rooted(inode), with_attr, ret);
+	return r ? r : m->ops->readdir(m, meta_rooted(m, inode), with_attr, ret);
 }
 
-static int check_open(const struct attr *a, int flags)
+static unsigned open_wants(int flags)
+{
+	enum { FMODE_EXEC = 0x20 }; /* the kernel's: opened to be run */
+
+	switch (flags & O_ACCMODE) {
+	case O_RDONLY:
+		return (flags & FMODE_EXEC ? ACCESS_EXECUTE : ACCESS_READ) |
+		       (flags & O_TRUNC ? ACCESS_WRITE : 0);
+	case O_WRONLY:
+		return ACCESS_WRITE;
+	default:
+		return ACCESS_READ | ACCESS_WRITE;
+	}
+}
+
+static int check_open(struct meta *m, const struct meta_ctx *c, uint64_t inode,
+		      const struct attr *a, int flags)
 {
 	bool writes = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
+	int r = c->check ? access_check(m, c, inode, a, open_wants(flags)) : 0;
 
+	if (r)
+		return r;
 	if (!writes)
 		return 0;
 	if ((a->flags & ATTR_IMMUTABLE) || a->parent > INODE_TRASH)
@@ -301,7 +370,7 @@ int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flag
 	bool last;
 	int r = check_there(m);
 
-	inode = rooted(inode);
+	inode = meta_rooted(m, inode);
 	if (!r && ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC)))
 		r = check_writable(m);
 	/* counted before the engine looks, so that an unlink meanwhile knows of it */
@@ -311,9 +380,11 @@ int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flag
 		return r;
 	r = m->ops->open(m, c, inode, flags, &l);
 	if (!r) {
-		r = check_open(&l.attr, flags);
+		r = check_open(m, c, inode, &l.attr, flags);
 		if (r)
 			chunk_list_fini(&l);
+		else if (l.attr.nlink == 0) /* O_TMPFILE: gone at its last close */
+			(void)open_unnamed(m, inode);
 	}
 	if (r) {
 		open_unref(m, inode, &last);
@@ -321,8 +392,16 @@ int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flag
 			(void)m->ops->close(m, inode); /* what fails here ends with the session */
 		return r;
 	}
+	meta_show(m, inode, &l.attr);
 	*ret = l;
 	return 0;
+}
+
+int meta_open_known(struct meta *m, uint64_t inode)
+{
+	int r = check_there(m);
+
+	return r ? r : open_ref(m, meta_rooted(m, inode));
 }
 
 int meta_close(struct meta *m, uint64_t inode)
@@ -330,7 +409,7 @@ int meta_close(struct meta *m, uint64_t inode)
 	bool last;
 	int r;
 
-	inode = rooted(inode);
+	inode = meta_rooted(m, inode);
 	r = open_unref(m, inode, &last);
 	return r || !last ? r : m->ops->close(m, inode);
 }
@@ -383,10 +462,46 @@ static int check_xattr_name(const char *name)
 	return n > NAME_LEN_MAX ? -ERANGE : 0;
 }
 
-/* POSIX ACLs are no common attributes */
-static bool is_acl_name(const char *name)
+/* POSIX ACLs are no common attributes; 0: it is one */
+static enum acl_type acl_type_of(const char *name)
 {
-	return !strcmp(name, ACL_NAME_ACCESS) || !strcmp(name, ACL_NAME_DEFAULT);
+	if (!strcmp(name, ACL_NAME_ACCESS))
+		return ACL_ACCESS;
+	return strcmp(name, ACL_NAME_DEFAULT) ? 0 : ACL_DEFAULT;
+}
+
+static int get_acl_xattr(struct meta *m, uint64_t inode, enum acl_type type, char **ret,
+			 size_t *ret_len)
+{
+	_cleanup_(str_fini) struct str text = STR_INIT;
+	struct acl a;
+	int r = meta_getfacl(m, inode, type, &a);
+
+	if (r)
+		return r;
+	acl_to_xattr(&a, &text);
+	acl_fini(&a);
+	if (str_error(&text))
+		return -ENOMEM;
+	*ret_len = text.len;
+	*ret = str_take(&text);
+	return 0;
+}
+
+/* for who has no context: nobody's rights are looked at */
+static int set_acl_xattr(struct meta *m, uint64_t inode, enum acl_type type, const void *value,
+			 size_t len)
+{
+	static const struct meta_ctx root = {.uid = 0};
+	struct acl a;
+	struct attr attr;
+	int r = acl_from_xattr(value, len, &a);
+
+	if (r)
+		return r;
+	r = meta_setfacl(m, &root, inode, type, acl_is_empty(&a) ? NULL : &a, &attr);
+	acl_fini(&a);
+	return r;
 }
 
 int meta_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, size_t *ret_len)
@@ -395,10 +510,10 @@ int meta_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, 
 
 	if (r)
 		return r;
-	if (is_acl_name(name))
-		return -EOPNOTSUPP;
+	if (acl_type_of(name))
+		return get_acl_xattr(m, inode, acl_type_of(name), ret, ret_len);
 	r = check_there(m);
-	return r ? r : m->ops->getxattr(m, rooted(inode), name, ret, ret_len);
+	return r ? r : m->ops->getxattr(m, meta_rooted(m, inode), name, ret, ret_len);
 }
 
 int meta_setxattr(struct meta *m, uint64_t inode, const char *name, const void *value, size_t len,
@@ -410,22 +525,22 @@ int meta_setxattr(struct meta *m, uint64_t inode, const char *name, const void *
 		r = check_xattr_name(name);
 	if (r)
 		return r;
-	if (rooted(inode) >= INODE_INTERNAL)
+	if (meta_rooted(m, inode) >= INODE_INTERNAL)
 		return -EPERM;
-	if (is_acl_name(name))
-		return -EOPNOTSUPP;
 	if (len > XATTR_VALUE_MAX)
 		return -E2BIG;
+	if (acl_type_of(name))
+		return set_acl_xattr(m, inode, acl_type_of(name), value, len);
 	if (flags < 0 || flags > 2)
 		return -EINVAL;
-	return m->ops->setxattr(m, rooted(inode), name, value, len, flags);
+	return m->ops->setxattr(m, meta_rooted(m, inode), name, value, len, flags);
 }
 
 int meta_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len)
 {
 	int r = check_there(m);
 
-	return r ? r : m->ops->listxattr(m, rooted(inode), ret, ret_len);
+	return r ? r : m->ops->listxattr(m, meta_rooted(m, inode), ret, ret_len);
 }
 
 int meta_removexattr(struct meta *m, uint64_t inode, const char *name)
@@ -436,21 +551,29 @@ int meta_removexattr(struct meta *m, uint64_t inode, const char *name)
 		r = check_xattr_name(name);
 	if (r)
 		return r;
-	if (rooted(inode) >= INODE_INTERNAL)
+	if (meta_rooted(m, inode) >= INODE_INTERNAL)
 		return -EPERM;
-	return is_acl_name(name) ? -EOPNOTSUPP : m->ops->removexattr(m, rooted(inode), name);
+	if (acl_type_of(name))
+		return set_acl_xattr(m, inode, acl_type_of(name), "", 0);
+	return m->ops->removexattr(m, meta_rooted(m, inode), name);
 }
 
 /* an operation that not every engine has */
 #define HAS(m, op) ((m)->ops->op ? 0 : -EOPNOTSUPP)
+
+/* a kernel takes -EOPNOTSUPP for: there are none */
+static int has_acl(const struct meta *m)
+{
+	return m->ops->getfacl && meta_setting(m)->enable_acl ? 0 : -EOPNOTSUPP;
+}
 
 int meta_getfacl(struct meta *m, uint64_t inode, enum acl_type type, struct acl *ret)
 {
 	int r = check_there(m);
 
 	if (!r)
-		r = HAS(m, getfacl);
-	return r ? r : m->ops->getfacl(m, rooted(inode), type, ret);
+		r = has_acl(m);
+	return r ? r : m->ops->getfacl(m, meta_rooted(m, inode), type, ret);
 }
 
 int meta_setfacl(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum acl_type type,
@@ -459,20 +582,39 @@ int meta_setfacl(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum 
 	int r = check_writable(m);
 
 	if (!r)
-		r = HAS(m, setfacl);
+		r = has_acl(m);
 	if (r)
 		return r;
-	return rooted(inode) >= INODE_INTERNAL
-		       ? -EPERM
-		       : m->ops->setfacl(m, c, rooted(inode), type, rule, ret);
+	inode = meta_rooted(m, inode);
+	if (inode >= INODE_INTERNAL)
+		return -EPERM;
+	if (rule && acl_is_empty(rule))
+		rule = NULL;
+	return shown_attr(m, m->ops->setfacl(m, c, inode, type, rule, ret), inode, ret);
+}
+
+static bool later(struct time_ns a, struct time_ns b)
+{
+	return a.sec != b.sec ? a.sec > b.sec : a.nsec > b.nsec;
+}
+
+/* by what the reader knows; the engine looks again */
+static bool atime_due(enum atime_mode mode, const struct attr *a)
+{
+	struct time_ns now, old = a->atime;
+
+	clock_real(&now.sec, &now.nsec);
+	old.sec += mode == ATIME_STRICT ? 1 : 24 * 3600;
+	return later(now, old) || later(a->mtime, a->atime) || later(a->ctime, a->atime);
 }
 
 int meta_touch_atime(struct meta *m, uint64_t inode, struct attr *a)
 {
-	if (m->conf.atime == ATIME_NONE || rooted(inode) >= INODE_INTERNAL || check_writable(m) ||
-	    HAS(m, touch_atime))
+	if (m->conf.atime == ATIME_NONE || !atime_due(m->conf.atime, a) || meta_rooted(m, inode) >= INODE_INTERNAL ||
+	    check_writable(m) || HAS(m, touch_atime))
 		return 0;
-	return m->ops->touch_atime(m, rooted(inode), a);
+	inode = meta_rooted(m, inode);
+	return shown_attr(m, m->ops->touch_atime(m, inode, a), inode, a);
 }
 
 int meta_flock(struct meta *m, uint64_t inode, uint64_t owner, uint32_t type)
@@ -481,7 +623,7 @@ int meta_flock(struct meta *m, uint64_t inode, uint64_t owner, uint32_t type)
 
 	if (!r)
 		r = HAS(m, flock);
-	return r ? r : m->ops->flock(m, rooted(inode), owner, type);
+	return r ? r : m->ops->flock(m, meta_rooted(m, inode), owner, type);
 }
 
 int meta_setlk(struct meta *m, uint64_t inode, uint64_t owner, const struct meta_lock *l)
@@ -490,7 +632,7 @@ int meta_setlk(struct meta *m, uint64_t inode, uint64_t owner, const struct meta
 
 	if (!r)
 		r = HAS(m, setlk);
-	return r ? r : m->ops->setlk(m, rooted(inode), owner, l);
+	return r ? r : m->ops->setlk(m, meta_rooted(m, inode), owner, l);
 }
 
 int meta_getlk(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock *l)
@@ -499,7 +641,7 @@ int meta_getlk(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock 
 
 	if (!r)
 		r = HAS(m, getlk);
-	return r ? r : m->ops->getlk(m, rooted(inode), owner, l);
+	return r ? r : m->ops->getlk(m, meta_rooted(m, inode), owner, l);
 }
 
 int meta_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode, uint64_t off,
@@ -515,7 +657,7 @@ int meta_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int
 		return -EINVAL;
 	if (off > FILE_LENGTH_MAX || len > FILE_LENGTH_MAX - off)
 		return -EFBIG;
-	return m->ops->fallocate(m, c, rooted(inode), mode, off, len, ret);
+	return m->ops->fallocate(m, c, meta_rooted(m, inode), mode, off, len, ret);
 }
 
 int meta_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, uint64_t off_in,
@@ -524,8 +666,8 @@ int meta_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, 
 {
 	int r = check_writable(m);
 
-	in = rooted(in);
-	out = rooted(out);
+	in = meta_rooted(m, in);
+	out = meta_rooted(m, out);
 	if (!r)
 		r = HAS(m, copy_file_range);
 	if (r)
@@ -543,12 +685,16 @@ int meta_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint
 {
 	int r = check_writable(m);
 
-	parent = rooted(parent);
+	parent = meta_rooted(m, parent);
 	if (!r)
 		r = HAS(m, tmpfile);
 	if (!r && parent >= INODE_INTERNAL)
 		r = -EPERM;
-	return r ? r : m->ops->tmpfile(m, c, parent, mode & 07777, umask & 07777, ret, ret_attr);
+	if (!r)
+		r = check_access(m, c, parent, ACCESS_WRITE | ACCESS_EXECUTE);
+	if (!r)
+		r = m->ops->tmpfile(m, c, parent, mode & 07777, umask & 07777, ret, ret_attr);
+	return shown(m, r, ret, ret_attr);
 }
 
 int meta_remove_tree(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
@@ -556,7 +702,7 @@ int meta_remove_tree(struct meta *m, const struct meta_ctx *c, uint64_t parent, 
 {
 	int r;
 
-	parent = rooted(parent);
+	parent = meta_rooted(m, parent);
 	r = check_remove(m, c, parent, name);
 	if (!r)
 		r = HAS(m, remove_tree);
@@ -570,15 +716,15 @@ int meta_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t 
 {
 	int r;
 
-	parent = rooted(parent);
-	r = check_create(m, parent, name);
+	parent = meta_rooted(m, parent);
+	r = check_create(m, c, parent, name);
 	if (!r)
 		r = HAS(m, clone);
 	if (r)
 		return r;
-	return rooted(src) >= INODE_INTERNAL
+	return meta_rooted(m, src) >= INODE_INTERNAL
 		       ? -EPERM
-		       : m->ops->clone(m, c, rooted(src), parent, name, preserve, umask, p);
+		       : m->ops->clone(m, c, meta_rooted(m, src), parent, name, preserve, umask, p);
 }
 
 int meta_compact(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed)
@@ -587,7 +733,7 @@ int meta_compact(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_f
 
 	if (!r)
 		r = HAS(m, compact);
-	return r ? r : m->ops->compact(m, rooted(inode), index, ret_freed);
+	return r ? r : m->ops->compact(m, meta_rooted(m, inode), index, ret_freed);
 }
 
 int meta_quota_set(struct meta *m, const struct quota *q)
@@ -638,7 +784,14 @@ int meta_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool rep
 
 int meta_start(struct meta *m, struct str *err)
 {
-	return m->ops->start(m, err);
+	int r = m->ops->start(m, err);
+
+	if (r)
+		return r;
+	r = root_resolve(m, err);
+	if (r)
+		m->ops->stop(m);
+	return r;
 }
 
 void meta_stop(struct meta *m)

@@ -296,6 +296,9 @@ int meta_readlink(struct meta *m, uint64_t inode, char **ret);
 int meta_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret);
 int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags,
 	      struct chunk_list *ret);
+/* Counts an open of a file whose attributes the caller knows, so nobody is asked: it made the file a
+ * moment ago, or may go on with what it knows (--open-cache). Ends with meta_close. 0 or -ENOMEM */
+int meta_open_known(struct meta *m, uint64_t inode);
 int meta_close(struct meta *m, uint64_t inode);
 int meta_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret);
 int meta_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,

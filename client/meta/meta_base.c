@@ -18,9 +18,10 @@ int meta_init(struct meta *m, const struct meta_ops *ops, const struct meta_conf
 {
 	*m = (struct meta){.ops = ops, .conf = *conf, .setting = s};
 	mtx_init(&m->lock);
-	m->conf.subdir = NULL;
+	m->root = INODE_ROOT;
+	m->conf.subdir = text_copy(conf->subdir);
 	m->conf.mount_point = text_copy(conf->mount_point);
-	if (conf->mount_point && !m->conf.mount_point)
+	if ((conf->mount_point && !m->conf.mount_point) || (conf->subdir && !m->conf.subdir))
 		return -ENOMEM;
 	return hashmap_init(&m->open, 64);
 }
@@ -37,10 +38,12 @@ void meta_fini(struct meta *m)
 	if (m->open.slot)
 		hashmap_each(&m->open, free_node, NULL);
 	hashmap_fini(&m->open);
+	rules_fini(m);
 	for (unsigned i = 0; i < m->n_retired; i++)
 		setting_free(m->retired[i]);
 	setting_free(m->setting);
 	free((void *)(uintptr_t)m->conf.mount_point);
+	free((void *)(uintptr_t)m->conf.subdir);
 	mtx_fini(&m->lock);
 }
 

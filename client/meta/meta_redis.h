@@ -173,6 +173,8 @@ void stale_clean(struct meta_redis *mr, uint64_t deadline_us);
 /* hourly: slices without references, and data of files deleted longer than age_sec ago, by clients
  * that did not get to it */
 void files_clean(struct meta_redis *mr, uint64_t age_sec, uint64_t deadline_us);
+/* gives up all locks of session sid */
+int session_unlock(struct meta_redis *mr, uint64_t sid, uint64_t deadline_us);
 /* deletes the files without a name that session sid has open; the last close of one */
 int sustained_end(struct meta_redis *mr, uint64_t sid);
 int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode);

@@ -24,9 +24,17 @@ int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsi
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	_cleanup_(str_fini) struct str gids = STR_INIT;
+	bool may_write = false;
 	struct args args;
 	int r;
 
+	if (c->check && (set & SET_TIMES)) {
+		r = meta_access(m, c, inode, ACCESS_WRITE, NULL);
+		if (r && r != -EACCES)
+			return r;
+		may_write = !r;
+	}
 	args_init(&args, mr);
 	op_begin(mr, &args);
 	args_u64(&args, inode);
@@ -36,8 +44,16 @@ int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsi
 	args_u64(&args, want->gid);
 	args_time(&args, want->atime);
 	args_time(&args, want->mtime);
+	args_u64(&args, want->flags);
 	args_u64(&args, c->uid);
-	r = op_eval(mr, SC_SETATTR, &args, &reply);
+	if (c->check)
+		args_gids(&args, c, &gids);
+	else
+		args_text(&args, "");
+	args_text(&args, may_write ? "1" : "0");
+	r = str_error(&gids);
+	if (!r)
+		r = op_eval(mr, SC_SETATTR, &args, &reply);
 	op_end(mr, &args);
 	return r ? r : reply_attr(reply_at(reply, 0), ret);
 }
@@ -113,18 +129,26 @@ int redis_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len)
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	_cleanup_(str_fini) struct str names = STR_INIT;
-	int r = redis_once(mr->redis, op_deadline(mr), &reply, "HKEYS %sx%llu", mr->prefix,
-			   (unsigned long long)inode);
+	const struct redis_reply *list;
+	struct args args;
+	struct attr a;
+	int r;
 
+	args_init(&args, mr);
+	args_u64(&args, inode);
+	r = op_eval(mr, SC_LISTXATTR, &args, &reply);
 	if (r)
-		return op_error(r);
-	for (size_t i = 0; i < reply_len(reply); i++) {
+		return r;
+	list = reply_at(reply, 1);
+	for (size_t i = 0; i < reply_len(list); i++) {
 		size_t n;
-		const char *p = reply_text(reply_at(reply, i), &n);
+		const char *p = reply_text(reply_at(list, i), &n);
 
 		if (p && n)
 			str_addn(&names, p, n + 1); /* a reply's bytes end with a NUL */
 	}
+	if (meta_setting(m)->enable_acl && reply_attr(reply_at(reply, 0), &a) == 0)
+		acl_names(&a, &names);
 	if (str_error(&names))
 		return -ENOMEM;
 	return take_bytes(str_c(&names), names.len, ret, ret_len);
@@ -144,4 +168,20 @@ int redis_removexattr(struct meta *m, uint64_t inode, const char *name)
 	r = op_eval(mr, SC_REMOVEXATTR, &args, &reply);
 	op_end(mr, &args);
 	return r;
+}
+
+int redis_touch_atime(struct meta *m, uint64_t inode, struct attr *a)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+	int r;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_u64(&args, inode);
+	args_text(&args, m->conf.atime == ATIME_STRICT ? "2" : "1");
+	r = op_eval(mr, SC_ATIME, &args, &reply);
+	op_end(mr, &args);
+	return r ? r : reply_attr(reply_at(reply, 0), a);
 }

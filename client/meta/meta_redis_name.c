@@ -49,13 +49,32 @@ int redis_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 	return 0;
 }
 
-/* -EAGAIN: something has the number that we reserved; we reserve others */
+/* something has the number that we reserved: others are reserved */
+static int pool_used_up(struct meta_redis *mr)
+{
+	mtx_lock(&mr->base.lock);
+	mr->inodes.next = mr->inodes.end;
+	mtx_unlock(&mr->base.lock);
+	return -EAGAIN;
+}
+
+/* groups of a caller whose permissions nobody checked yet */
+static void args_checked(struct args *a, const struct meta_ctx *c, struct str *buf)
+{
+	if (c->check)
+		args_gids(a, c, buf);
+	else
+		args_text(a, "");
+}
+
+/* -EAGAIN: pool_used_up */
 static int mknod_once(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
 		      uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev,
 		      const char *target, uint64_t *ret, struct attr *ret_attr)
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	_cleanup_(str_fini) struct str gids = STR_INIT;
 	uint64_t inode, capacity, inodes;
 	struct hash128 volume;
 	struct args args;
@@ -77,17 +96,16 @@ static int mknod_once(struct meta *m, const struct meta_ctx *c, uint64_t parent,
 	args_u64(&args, c->gid);
 	args_u64(&args, rdev);
 	args_text(&args, target);
+	args_checked(&args, c, &gids);
 	args_u64(&args, m->conf.skip_dir_mtime_us * 1000);
 	args_u64(&args, capacity);
 	args_u64(&args, inodes);
-	r = op_eval(mr, SC_MKNOD, &args, &reply);
+	r = str_error(&gids);
+	if (!r)
+		r = op_eval(mr, SC_MKNOD, &args, &reply);
 	op_end(mr, &args);
-	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL) {
-		mtx_lock(&m->lock);
-		mr->inodes.next = mr->inodes.end;
-		mtx_unlock(&m->lock);
-		return -EAGAIN;
-	}
+	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL)
+		return pool_used_up(mr);
 	if (!r)
 		r = reply_attr(reply_at(reply, 0), ret_attr);
 	if (r)
@@ -105,6 +123,56 @@ int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 
 	for (int i = 0; i < MKNOD_TRIES && r == -EAGAIN; i++)
 		r = mknod_once(m, c, parent, name, type, mode, umask, rdev, target, ret, ret_attr);
+	return op_error(r);
+}
+
+static int tmpfile_once(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
+			uint32_t umask, uint64_t *ret, struct attr *ret_attr)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	_cleanup_(str_fini) struct str gids = STR_INIT;
+	uint64_t inode, capacity, inodes;
+	struct hash128 volume;
+	struct args args;
+	bool stats;
+	int r = id_pool_take(mr, &mr->inodes, &inode, &volume);
+
+	if (r)
+		return r;
+	meta_limits(m, &capacity, &inodes, &stats);
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_be64(&args, parent);
+	args_be64(&args, inode);
+	args_u64(&args, mode);
+	args_u64(&args, umask);
+	args_u64(&args, c->uid);
+	args_u64(&args, c->gid);
+	args_checked(&args, c, &gids);
+	args_u64(&args, m->session);
+	args_u64(&args, capacity);
+	args_u64(&args, inodes);
+	r = str_error(&gids);
+	if (!r)
+		r = op_eval(mr, SC_TMPFILE, &args, &reply);
+	op_end(mr, &args);
+	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL)
+		return pool_used_up(mr);
+	if (!r)
+		r = reply_attr(reply_at(reply, 0), ret_attr);
+	if (!r)
+		*ret = inode;
+	return r;
+}
+
+int redis_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
+		  uint32_t umask, uint64_t *ret, struct attr *ret_attr)
+{
+	int r = -EAGAIN;
+
+	for (int i = 0; i < MKNOD_TRIES && r == -EAGAIN; i++)
+		r = tmpfile_once(m, c, parent, mode, umask, ret, ret_attr);
 	return op_error(r);
 }
 
@@ -286,34 +354,97 @@ static int renamed(struct meta_redis *mr, const struct redis_reply *reply, uint6
 	return r;
 }
 
+/* everything a rename is told, behind token, number and now */
+struct renaming {
+	const struct meta_ctx *c;
+	uint64_t parent, new_parent;
+	const char *name, *new_name;
+	unsigned flags;
+	uint64_t whiteout; /* 0: none */
+	char hour[16];
+	uint8_t open[OPEN_LIST_MAX * 8];
+	struct str gids;
+};
+
+static int rename_args(struct meta *m, struct args *args, struct renaming *n)
+{
+	struct meta_redis *mr = redis_engine(m);
+	uint64_t capacity, inodes;
+	bool stats;
+	int r;
+
+	trash_hour_name(m, n->new_parent, args->now.sec, n->hour);
+	meta_limits(m, &capacity, &inodes, &stats);
+	args_be64(args, n->parent);
+	args_text(args, n->name);
+	args_be64(args, n->new_parent);
+	args_text(args, n->new_name);
+	args_u64(args, n->flags);
+	args_u64(args, n->c->uid);
+	args_u64(args, m->conf.skip_dir_mtime_us * 1000);
+	args_text(args, n->hour);
+	args_u64(args, m->session);
+	r = args_open(mr, args, n->new_parent, n->new_name, n->open);
+	if (r)
+		return r;
+	args_u64(args, n->c->gid);
+	args_checked(args, n->c, &n->gids);
+	if (n->whiteout)
+		args_be64(args, n->whiteout);
+	else
+		args_text(args, "");
+	args_u64(args, capacity);
+	args_u64(args, inodes);
+	return str_error(&n->gids);
+}
+
+static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct attr *ret_attr)
+{
+	struct meta_redis *mr = redis_engine(m);
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct hash128 volume;
+	struct args args;
+	int r;
+
+	if (n->flags & RENAME_F_WHITEOUT) {
+		r = id_pool_take(mr, &mr->inodes, &n->whiteout, &volume);
+		if (r)
+			return r;
+	}
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	r = rename_args(m, &args, n);
+	if (!r)
+		r = op_eval(mr, SC_RENAME, &args, &reply);
+	op_end(mr, &args);
+	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL)
+		return pool_used_up(mr);
+	if (!r)
+		r = renamed(mr, reply, n->parent, n->new_parent, ret, ret_attr);
+	if (!r && n->whiteout && !reply_is(reply_at(reply, 2), ""))
+		stat_add(mr, n->parent, 0, 4096, 1);
+	return r;
+}
+
 int redis_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
 		 uint64_t new_parent, const char *new_name, unsigned flags, uint64_t *ret,
 		 struct attr *ret_attr)
 {
-	struct meta_redis *mr = redis_engine(m);
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	uint8_t open[OPEN_LIST_MAX * 8];
-	struct args args;
-	char hour[16];
-	int r;
+	int r = -EAGAIN;
 
-	args_init(&args, mr);
-	op_begin(mr, &args);
-	trash_hour_name(m, new_parent, args.now.sec, hour);
-	args_be64(&args, parent);
-	args_text(&args, name);
-	args_be64(&args, new_parent);
-	args_text(&args, new_name);
-	args_u64(&args, flags);
-	args_u64(&args, c->uid);
-	args_u64(&args, m->conf.skip_dir_mtime_us * 1000);
-	args_text(&args, hour);
-	args_u64(&args, m->session);
-	r = args_open(mr, &args, new_parent, new_name, open);
-	if (!r)
-		r = op_eval(mr, SC_RENAME, &args, &reply);
-	op_end(mr, &args);
-	return r ? r : renamed(mr, reply, parent, new_parent, ret, ret_attr);
+	for (int i = 0; i < MKNOD_TRIES && r == -EAGAIN; i++) {
+		struct renaming n = {.c = c,
+				     .parent = parent,
+				     .new_parent = new_parent,
+				     .name = name,
+				     .new_name = new_name,
+				     .flags = flags,
+				     .gids = STR_INIT};
+
+		r = rename_once(m, &n, ret, ret_attr);
+		str_fini(&n.gids);
+	}
+	return op_error(r);
 }
 
 int redis_readlink(struct meta *m, uint64_t inode, char **ret)

@@ -75,6 +75,24 @@ void args_time(struct args *a, struct time_ns t)
 	args_bytes(a, p, 12);
 }
 
+void args_now(struct args *a)
+{
+	clock_real(&a->now.sec, &a->now.nsec);
+	args_time(a, a->now);
+}
+
+void args_gids(struct args *a, const struct meta_ctx *c, struct str *buf)
+{
+	for (size_t i = 0; i <= c->n_gids; i++) {
+		uint32_t gid = i ? c->gids[i - 1] : c->gid;
+		const uint8_t b[4] = {(uint8_t)(gid >> 24), (uint8_t)(gid >> 16),
+				      (uint8_t)(gid >> 8), (uint8_t)gid};
+
+		str_addn(buf, b, sizeof(b));
+	}
+	args_bytes(a, str_c(buf), buf->len);
+}
+
 void op_begin(struct meta_redis *mr, struct args *a)
 {
 	char *token = args_room(a, 28), *number = args_room(a, SEQ_LEN + 1);
@@ -93,8 +111,7 @@ void op_begin(struct meta_redis *mr, struct args *a)
 	args_bytes(a, token, (size_t)snprintf(token, 28, "%" PRIu64 "_%d", mr->base.session, slot));
 	snprintf(number, SEQ_LEN + 1, "%08" PRIx32 "%016" PRIx64, mr->nonce, seq);
 	args_bytes(a, number, SEQ_LEN);
-	clock_real(&a->now.sec, &a->now.nsec);
-	args_time(a, a->now);
+	args_now(a);
 }
 
 void op_end(struct meta_redis *mr, struct args *a)
@@ -338,6 +355,7 @@ static int counter_take(struct meta_redis *mr, bool slices, struct mark *ret_mar
 	args_init(&args, mr);
 	args_text(&args, slices ? "nextchunk" : "nextinode");
 	args_u64(&args, batch);
+	args_now(&args);
 	r = op_eval_until(mr, SC_COUNTER, &args, slices ? data_deadline(mr) : op_deadline(mr),
 			  ret_mark, &reply);
 	if (r)

@@ -235,6 +235,7 @@ static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
 	args_u64(&args, highest);
 	args_bytes(&args, random, sizeof(random));
 	args_text(&args, meta_setting(m)->uuid);
+	args_time(&args, now);
 	r = own_eval(mr, SC_HEARTBEAT, &args, deadline_us, &reply);
 	if (r)
 		return r;
@@ -340,6 +341,7 @@ static int session_new(struct meta_redis *mr, struct str *err)
 	args_init(&args, mr);
 	args_text(&args, "nextsession");
 	args_u64(&args, 1);
+	args_now(&args);
 	r = own_eval(mr, SC_COUNTER, &args, deadline, &reply);
 	if (!r && reply_int(reply) <= 0)
 		r = -EIO;
@@ -389,6 +391,8 @@ static void session_end(struct meta_redis *mr)
 	__atomic_store_n(&mr->delete_until_us, op_deadline(mr), __ATOMIC_RELAXED);
 	workq_free(mr->deletes);
 	mr->deletes = NULL;
+	if (session_unlock(mr, mr->base.session, op_deadline(mr)))
+		unclean = 1;
 	if (unclean)
 		return; /* whoever finds the lapsed session does the rest */
 	r = session_leave(mr, mr->base.session, 0, op_deadline(mr));

@@ -18,7 +18,7 @@
 
 enum { STALE_MAX = 1000, HOUR = 3600 };
 
-static int unlock_all(struct meta_redis *mr, uint64_t sid, uint64_t deadline_us)
+int session_unlock(struct meta_redis *mr, uint64_t sid, uint64_t deadline_us)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *keys = NULL;
 	int r = redis_once(mr->own_redis, deadline_us, &keys, "SMEMBERS %slocked%llu", mr->prefix,
@@ -63,6 +63,7 @@ int session_leave(struct meta_redis *mr, uint64_t sid, int64_t now_sec, uint64_t
 		args_i64(&args, now_sec);
 	else
 		args_text(&args, "");
+	args_now(&args);
 	return own_eval(mr, SC_LEAVE, &args, deadline_us, &reply);
 }
 
@@ -97,7 +98,7 @@ void stale_clean(struct meta_redis *mr, uint64_t deadline_us)
 
 		if (sid == 0 || sid == mr->base.session)
 			continue;
-		r = unlock_all(mr, sid, deadline_us);
+		r = session_unlock(mr, sid, deadline_us);
 		if (!r)
 			r = sustained_end(mr, sid);
 		if (!r)

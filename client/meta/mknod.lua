@@ -1,13 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, parent, name, inode (both 8 bytes), type, mode, umask, uid, gid, rdev,
---    target, skip, capacity, inodes
+--    target, gids, skip, capacity, inodes
 -- -> {record}; {false} when something has this inode number already
 local old = done()
 if old then
 	return old
 end
-local now, name, ino, typ = ARGV[3], ARGV[5], ARGV[6], tonumber(ARGV[7])
-local parent, text = dec(ARGV[4]), dec(ino)
+local now, name = ARGV[3], ARGV[5]
+local n = {
+	now = now, parent = ARGV[4], ino = ARGV[6], type = tonumber(ARGV[7]),
+	mode = tonumber(ARGV[8]), umask = tonumber(ARGV[9]), uid = tonumber(ARGV[10]),
+	gid = tonumber(ARGV[11]), rdev = tonumber(ARGV[12]), target = ARGV[13], gids = ARGV[14],
+}
+n.links = n.type == DIR and 2 or 1
+local parent, text = dec(n.parent), dec(n.ino)
 local pa = get(parent)
 if not pa then
 	return fail(pa == nil and ENOENT or EIO)
@@ -24,45 +30,32 @@ end
 if call('HEXISTS', P .. 'd' .. parent, name) == 1 then
 	return fail(EEXIST)
 end
+if n.type == DIR and full_of_links(pa) then
+	return fail(EMLINK)
+end
 if call('EXISTS', P .. 'i' .. text) == 1 then
 	return { false }	-- numbers were handed out twice: the database went back
 end
-if over(1, 1, ARGV[15], ARGV[16]) then
+if over(1, 1, ARGV[16], ARGV[17]) then
 	return fail(ENOSPC)
 end
-local m = bit.band(tonumber(ARGV[8]), bit.bnot(tonumber(ARGV[9])), 4095)
-local gid = p32(tonumber(ARGV[11]))
-if bit.band(mode(pa), 1024) ~= 0 then
-	gid = sub(pa, GID, GID + 3)
-	if typ == DIR then
-		m = bit.bor(m, 1024)
-	end
+local plan, err = make_plan(pa, n)
+if not plan then
+	return fail(err)
 end
-local length = typ == DIR and 4096 or #ARGV[13]
-local tier = byte(pa, #pa - TAIL + 1 >= 8 and TAIL + 8 or TAIL) or 0
-local a = char(bit.band(byte(pa, 1), SKIP_TRASH)) .. p16(typ * 4096 + m) ..
-	p32(tonumber(ARGV[10])) .. gid .. now .. now .. now .. p32(typ == DIR and 2 or 1) ..
-	p64(length) .. p32(tonumber(ARGV[12])) .. ARGV[4] ..
-	(tier ~= 0 and char(tier) or '') .. '\0'
-
-need_counters('usedSpace', 'totalInodes')
-if typ == DIR then
+if n.type == DIR then
 	need_hashes('dirUsedInodes', 'dirDataLength', 'dirUsedSpace')
 end
-account(1, 1)
-call('SET', P .. 'i' .. text, a)
-if typ == DIR then
-	call('SET', P .. 'i' .. parent, links(touch(pa, now), 1))
-elseif touchable(pa, now, ARGV[14]) then
-	call('SET', P .. 'i' .. parent, touch(pa, now))
+local a = make_write(plan, n)
+local touched = n.type == DIR or touchable(pa, now, ARGV[15])
+if touched then
+	call('SET', P .. 'i' .. parent, links(touch(pa, now), n.type == DIR and 1 or 0))
 end
-if typ == SYMLINK then
-	call('SET', P .. 's' .. text, ARGV[13])
-end
-call('HSET', P .. 'd' .. parent, name, char(typ) .. ino)
-if typ == DIR then
+call('HSET', P .. 'd' .. parent, name, char(n.type) .. n.ino)
+if n.type == DIR then
 	call('HSET', P .. 'dirUsedInodes', text, '0')
 	call('HSET', P .. 'dirDataLength', text, '0')
 	call('HSET', P .. 'dirUsedSpace', text, '0')
 end
+make_log(n, parent, name, touched)
 return finish({ a })

@@ -11,10 +11,10 @@ local P = string.sub(KEYS[1], 1, -8)
 local LOG, HIGHEST, MARK = ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
 local call, sub, byte, char = redis.call, string.sub, string.byte, string.char
 local floor, fmt = math.floor, string.format
-local FILE, DIR, SYMLINK = 1, 2, 3
+local FILE, DIR, SYMLINK, CHARDEV = 1, 2, 3, 6
 local IMMUTABLE, APPEND, SKIP_TRASH = 1, 2, 32
 local EPERM, ENOENT, EIO, EACCES, EEXIST, ENOTDIR, EISDIR = 1, 2, 5, 13, 17, 20, 21
-local EINVAL, ENOSPC, ENOTEMPTY, ENODATA, ESTALE = 22, 28, 39, 61, 116
+local EINVAL, ENOSPC, EMLINK, ENOTEMPTY, ENODATA, ESTALE = 22, 28, 31, 39, 61, 116
 -- where the fields of an attribute record begin
 local UID, GID, ATIME, MTIME, CTIME, NLINK = 4, 8, 12, 24, 36, 48
 local LENGTH, RDEV, PARENT, TAIL = 52, 60, 64, 72
@@ -207,6 +207,24 @@ local function links(a, by)
 	return put(a, NLINK, p32(math.max(0, u32(a, NLINK) + by)))
 end
 
+local function full_of_links(a)
+	return u32(a, NLINK) >= 4294967295
+end
+
+-- what lies behind the fixed part of a record: ids of the access and the default rule, tier
+local function tail(a)
+	if #a - TAIL + 1 >= 8 then
+		return u32(a, TAIL), u32(a, TAIL + 4), byte(a, TAIL + 8) or 0
+	end
+	return 0, 0, byte(a, TAIL) or 0
+end
+
+local function put_tail(a, access, default, tier)
+	return sub(a, 1, TAIL - 1) ..
+		((access ~= 0 or default ~= 0) and p32(access) .. p32(default) or '') ..
+		(tier ~= 0 and char(tier) or '') .. '\0'
+end
+
 -- its parent lies in the trash
 local function trashed(a)
 	return less(TRASH, field(a, PARENT))
@@ -222,6 +240,15 @@ local function seconds(s, i)
 		h = h - 4294967296
 	end
 	return h * 4294967296 + u32(s, i + 4)
+end
+
+-- of a time in a record, as texts
+local function seconds_text(s, i)
+	return fmt('%.0f', seconds(s, i))
+end
+
+local function nanoseconds_text(s, i)
+	return fmt('%.0f', u32(s, i + 8))
 end
 
 -- the parent's mtime is old enough (nanoseconds, text) to be worth a write
@@ -279,3 +306,141 @@ local function finish(result)
 	return result
 end
 
+-- ACL rules (docs/format.md §2.13), in their encoded form. They are never changed, and shared: _acl
+-- tells which number one has.
+local RULE_NONE = '\255\255\255\255\255\255\255\255\0\0\0\0\0\0\0\0'
+
+-- nil: damaged, or not there
+local function rule_get(id)
+	local rule = call('HGET', P .. 'acl', fmt('%.0f', id))
+	return rule and #rule >= 16 and rule or nil
+end
+
+-- only owner, group and other
+local function rule_minimal(rule)
+	return sub(rule, 5, 6) == '\255\255' and sub(rule, 9) == NONE
+end
+
+-- permissions of a mode: what the mask (or the group of a minimal rule) lets through is the group's
+local function rule_mode(rule)
+	local group = rule_minimal(rule) and 3 or 5
+	return (u16(rule, 1) % 8) * 64 + (u16(rule, group) % 8) * 8 + u16(rule, 7) % 8
+end
+
+-- of the rule, with a mode's permissions put where rule_mode finds them
+local function rule_chmod(rule, m)
+	local group = rule_minimal(rule) and 3 or 5
+	rule = put(rule, 1, p16(floor(u16(rule, 1) / 8) * 8 + floor(m / 64) % 8))
+	rule = put(rule, group, p16(floor(u16(rule, group) / 8) * 8 + floor(m / 8) % 8))
+	return put(rule, 7, p16(floor(u16(rule, 7) / 8) * 8 + m % 8))
+end
+
+-- what a new file gets from its directory's default rule
+local function rule_child(rule, m)
+	return p16(bit.band(u16(rule, 1), floor(m / 64) % 8)) .. sub(rule, 3, 4) ..
+		p16(bit.band(u16(rule, 5), floor(m / 8) % 8)) ..
+		p16(bit.band(u16(rule, 7), m % 8)) .. sub(rule, 9)
+end
+
+-- Before the first write: {rule, its number if it has one}; nil: numbers are used up
+local function rule_plan(rule)
+	need_hashes('acl', '_acl')
+	need_counters('aclMaxId')
+	local id = call('HGET', P .. '_acl', rule)
+	if id and call('HGET', P .. 'acl', id) == rule then
+		return { rule, tonumber(id) }
+	end
+	local last = tonumber(call('GET', P .. 'aclMaxId') or '0')
+	if last < 0 or last >= 4294967295 or
+			call('HEXISTS', P .. 'acl', fmt('%.0f', last + 1)) == 1 then
+		return nil
+	end
+	return { rule }
+end
+
+-- the number of a planned rule, made when it is new
+local function rule_number(plan, now)
+	if plan[2] then
+		return plan[2]
+	end
+	local id = call('INCRBY', P .. 'aclMaxId', 1)
+	local text = fmt('%.0f', id)
+	log(now, 'INCR_COUNTER', nil, 'aclMaxId', 1)
+	call('HSET', P .. 'acl', text, plan[1])
+	call('HSET', P .. '_acl', plan[1], text)
+	return id
+end
+
+-- gid is one of 4 bytes each
+local function has_gid(gids, gid)
+	for i = 1, #gids, 4 do
+		if u32(gids, i) == gid then
+			return true
+		end
+	end
+	return false
+end
+
+-- An inode that is to be made in the directory with record pa. n: parent, ino (8 bytes), type, mode,
+-- umask, uid, gid, rdev, target (''), links, now, gids ('': the kernel checked the caller's
+-- permissions). Returns {record without rule, planned rule}, or nil and an errno.
+local function make_plan(pa, n)
+	local m, rule, access, default = n.mode % 4096, nil, 0, 0
+	local _, inherited, tier = tail(pa)
+	if inherited ~= 0 and n.type ~= SYMLINK then
+		local r = rule_get(inherited)
+		if not r then
+			return nil, EIO
+		end
+		if n.type == DIR then
+			default = inherited
+		end
+		if rule_minimal(r) then
+			m = bit.band(m, 3584 + rule_mode(r))
+		else
+			r = rule_child(r, m)
+			rule = rule_plan(r)
+			if not rule then
+				return nil, EIO
+			end
+			m = floor(m / 512) * 512 + rule_mode(r)
+		end
+	else
+		m = bit.band(m, bit.bnot(n.umask))
+	end
+	local gid = n.gid
+	if bit.band(mode(pa), 1024) ~= 0 then
+		gid = u32(pa, GID)
+		if n.type == DIR then
+			m = bit.bor(m, 1024)
+		elseif n.gids ~= '' and n.uid ~= 0 and bit.band(m, 1032) == 1032 and
+				not has_gid(n.gids, gid) then
+			m = m - 1024
+		end
+	end
+	local a = char(bit.band(byte(pa, 1), SKIP_TRASH)) .. p16(n.type * 4096 + m) ..
+		p32(n.uid) .. p32(gid) .. n.now .. n.now .. n.now .. p32(n.links) ..
+		p64(n.type == DIR and 4096 or #n.target) .. p32(n.rdev) .. n.parent
+	need_counters('usedSpace', 'totalInodes')
+	return { put_tail(a .. '\0', access, default, tier), rule }
+end
+
+-- writes the record, its share of the volume, and a symlink's target; returns the record
+local function make_write(plan, n)
+	local a, text = plan[1], dec(n.ino)
+	if plan[2] then
+		local _, default, tier = tail(a)
+		a = put_tail(a, rule_number(plan[2], n.now), default, tier)
+	end
+	account(1, 1)
+	call('SET', P .. 'i' .. text, a)
+	if n.type == SYMLINK then
+		call('SET', P .. 's' .. text, n.target)
+	end
+	return a
+end
+
+local function make_log(n, parent, name, touched)
+	log(n.now, 'CREATE', dec(n.ino), parent, name, fmt('%.0f', n.uid), fmt('%.0f', n.gid), n.type,
+		n.mode, n.umask, n.target, 'linux', touched)
+end

@@ -1,15 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, parent (8 bytes), name, new parent (8 bytes), new name, flags, uid,
---    skip, hour or '', session, open inodes
+--    skip, hour or '', session, open inodes, gid, gids, inode of the whiteout (8 bytes or ''),
+--    capacity, inodes
 -- -> {record of the moved, its 8 bytes, what happened: '' nothing, 'move', 'exchange', as
---    remove_write for the replaced or record and 8 bytes of the exchanged}
+--    remove_write for the replaced or record and 8 bytes of the exchanged}; {false} when something
+--    has the whiteout's number
 local old = done()
 if old then
 	return old
 end
 local now, src, sname, dst, dname = ARGV[3], dec(ARGV[4]), ARGV[5], dec(ARGV[6]), ARGV[7]
 local flags, uid = tonumber(ARGV[8]), tonumber(ARGV[9])
-local noreplace, exchange, same = flags % 2 == 1, flags >= 2, ARGV[4] == ARGV[6]
+local noreplace, exchange = bit.band(flags, 1) ~= 0, bit.band(flags, 2) ~= 0
+local whiteout, restore = bit.band(flags, 4) ~= 0, bit.band(flags, 32) ~= 0
+local same = ARGV[4] == ARGV[6]
 local e = call('HGET', P .. 'd' .. src, sname)
 if not e then
 	return fail(ENOENT)
@@ -40,11 +44,11 @@ end
 if kind(sa) ~= DIR or kind(da) ~= DIR then
 	return fail(ENOTDIR)
 end
-if trashed(da) then
+if trashed(da) and not restore or whiteout and trashed(sa) then
 	return fail(ENOENT)
 end
 if flag(sa, APPEND) or flag(sa, IMMUTABLE) or flag(da, IMMUTABLE) or
-		flag(a, APPEND) or flag(a, IMMUTABLE) then
+		flag(a, APPEND) or flag(a, IMMUTABLE) or de and flag(da, APPEND) then
 	return fail(EPERM)
 end
 if ino == ARGV[6] or ino == field(da, PARENT) then
@@ -64,7 +68,30 @@ if sticky(sa, a, uid) then
 	return fail(EACCES)
 end
 
-local plan, b, dtyp, dino, err
+if typ == DIR and not same and not exchange and full_of_links(da) then
+	return fail(EMLINK)
+end
+
+local made, n, err
+if whiteout then
+	n = {
+		now = now, parent = ARGV[4], ino = ARGV[16], type = CHARDEV, mode = 0, umask = 0,
+		uid = uid, gid = tonumber(ARGV[14]), gids = ARGV[15], rdev = 0, target = '',
+		links = 1,
+	}
+	if call('EXISTS', P .. 'i' .. dec(n.ino)) == 1 then
+		return { false }
+	end
+	if over(1, 1, ARGV[17], ARGV[18]) then
+		return fail(ENOSPC)
+	end
+	made, err = make_plan(sa, n)
+	if not made then
+		return fail(err)
+	end
+end
+
+local plan, b, dtyp, dino
 if de then
 	dtyp, dino = byte(de, 1), sub(de, 2, 9)
 	b = get(dec(dino))
@@ -140,7 +167,9 @@ if exchange then
 	call('HSET', P .. 'd' .. src, sname, de)
 	result = { a, ino, 'exchange', b, dino }
 else
-	call('HDEL', P .. 'd' .. src, sname)
+	if not made then
+		call('HDEL', P .. 'd' .. src, sname)
+	end
 	if dtyp == DIR then
 		ddelta = ddelta - 1
 	end
@@ -153,6 +182,13 @@ if not same and not is_trash(ARGV[4]) and (dirs or touchable(sa, now, ARGV[10]))
 end
 if dirs or ddelta ~= 0 or touchable(da, now, ARGV[10]) then
 	call('SET', P .. 'i' .. dst, links(touch(da, now), ddelta))
+end
+log(now, 'MOVE', text, src, sname, dst, dname, flags - (whiteout and 4 or 0),
+	dino and dec(dino) or 0, hour_text(plan))
+if made then
+	make_write(made, n)
+	call('HSET', P .. 'd' .. src, sname, char(CHARDEV) .. n.ino)
+	make_log(n, src, sname, false)
 end
 result[1] = a
 if removed then

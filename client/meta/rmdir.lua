@@ -35,6 +35,9 @@ end
 if a and sticky(pa, a, uid) then
 	return fail(EACCES)
 end
+if a and (flag(a, APPEND) or flag(a, IMMUTABLE)) then
+	return fail(EPERM)
+end
 local plan, err = remove_plan(parent, name, e, a, ARGV[7], '', '')
 if not plan then
 	return fail(err)
@@ -44,4 +47,5 @@ call('HDEL', P .. 'd' .. parent, name)
 if not is_trash(ARGV[4]) then
 	call('SET', P .. 'i' .. parent, links(touch(pa, now), -1))
 end
+log(now, 'RMDIR', text, parent, name, hour_text(plan))
 return finish(r)

@@ -12,8 +12,13 @@ end
 if ARGV[7] == '2' and not there then
 	return fail(ENODATA)
 end
-if call('EXISTS', P .. 'i' .. ARGV[4]) == 0 then
-	return fail(ENOENT)
+local a = get(ARGV[4])
+if not a then
+	return fail(a == nil and ENOENT or EIO)
+end
+if flag(a, APPEND) or flag(a, IMMUTABLE) then
+	return fail(EPERM)
 end
 call('HSET', key, ARGV[5], ARGV[6])
+log(ARGV[3], 'SETXATTR', nil, ARGV[4], ARGV[5], ARGV[6], ARGV[7])
 return finish({ 1 })

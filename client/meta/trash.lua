@@ -43,6 +43,7 @@ local function hour_make(h, now)
 	call('HSET', P .. 'dirUsedInodes', text, '0')
 	call('HSET', P .. 'dirDataLength', text, '0')
 	call('HSET', P .. 'dirUsedSpace', text, '0')
+	log(now, 'CREATE', text, TRASH_TEXT, h.name, 0, 0, DIR, 365, 0, '', 'linux', false)
 end
 
 local function trash_name(parent, ino, name)
@@ -157,3 +158,7 @@ local function remove_write(r, now, session)
 	return { what, r.type, r.ino, length, NONE }
 end
 
+-- the hour's directory that a plan leads into, as the change log has it
+local function hour_text(r)
+	return r and r.hour and dec(r.hour.ino) or '0'
+end

@@ -43,7 +43,9 @@ if not plan then
 end
 local r = remove_write(plan, now, ARGV[9])
 call('HDEL', P .. 'd' .. parent, name)
-if not is_trash(ARGV[4]) and touchable(pa, now, ARGV[7]) then
+local touched = not is_trash(ARGV[4]) and touchable(pa, now, ARGV[7])
+if touched then
 	call('SET', P .. 'i' .. parent, touch(pa, now))
 end
+log(now, 'UNLINK', plan.text, parent, name, hour_text(plan), plan.open or false, touched)
 return finish(r)
