@@ -50,6 +50,10 @@ static int bad(const char *why)
 
 static int check_options(const struct mount_conf *c)
 {
+	enum atime_mode atime;
+	uint32_t uid, gid;
+	int umask;
+
 	if (c->cache_dir && c->cache_group)
 		return bad("--cache-dir makes a private cache; with --cache-group the node's "
 			   "stoke-cached owns the disks "
@@ -65,6 +69,19 @@ static int check_options(const struct mount_conf *c)
 		return bad("--max-uploads: from 1 to 10000");
 	if (c->max_downloads == 0 || c->max_downloads > 10000)
 		return bad("--max-downloads: from 1 to 10000");
+	if (c->root_squash && mount_parse_squash(c->root_squash, &uid, &gid) < 0)
+		return bad("--root-squash: UID:GID is needed, such as 65534:65534");
+	if (c->all_squash && mount_parse_squash(c->all_squash, &uid, &gid) < 0)
+		return bad("--all-squash: UID:GID is needed, such as 1000:1000");
+	if (c->umask && mount_parse_umask(c->umask, &umask) < 0)
+		return bad("--umask: an octal number up to 0777 is needed");
+	if (mount_parse_atime(c->atime_mode, &atime) < 0)
+		return bad("--atime-mode: noatime, relatime or strictatime");
+	if (mount_checks(c) && c->options && mount_has_option(c->options, "default_permissions"))
+		return bad("-o default_permissions: with --root-squash, --all-squash or "
+			   "--non-default-permission it is not the kernel that checks permissions");
+	if (c->max_deletes > 1000)
+		return bad("--max-deletes: at most 1000");
 	if (c->io_retries > 1000)
 		return bad("--io-retries: at most 1000");
 	if (c->heartbeat < 1000000)

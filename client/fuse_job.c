@@ -22,6 +22,52 @@
 
 static _Thread_local bool registering;
 
+/* Every group of the asker, where the kernel does not check permissions. What /proc does not tell
+ * (another pid namespace) is his main group alone. */
+static void get_groups(struct job *j, uint32_t gid)
+{
+	enum { AT_FIRST = 32, MOST = 65536 };
+	gid_t *list = NULL;
+	int room = 0, n = AT_FIRST;
+
+	do {
+		gid_t *more = realloc(list, ((size_t)n + 1) * sizeof(*list));
+
+		if (!more)
+			break;
+		list = more;
+		room = n;
+		n = fuse_req_getgroups(j->req, room, list + 1);
+	} while (n > room && n <= MOST);
+	if (!list)
+		return;
+	list[0] = gid;
+	j->gids = list;
+	j->ctx.gids = list;
+	j->ctx.n_gids = n > 0 && n <= room ? (size_t)n + 1 : 1;
+}
+
+/* who asks, as the volume is to see him */
+static void set_asker(struct job *j, const struct fuse_ctx *c)
+{
+	const struct fuse_ops_conf *conf = &j->f->conf;
+	const struct squash *s = conf->all_squash.on		       ? &conf->all_squash
+				 : conf->root_squash.on && c->uid == 0 ? &conf->root_squash
+								       : NULL;
+
+	j->ctx = (struct meta_ctx){.uid = c->uid, .gid = c->gid, .pid = (uint32_t)c->pid};
+	j->ctx.check = conf->check;
+	if (s) {
+		/* his own groups do not count: they may be root's */
+		j->ctx.uid = s->uid;
+		j->ctx.gid = s->gid;
+		j->ctx.gids = &j->ctx.gid;
+		j->ctx.n_gids = 1;
+	} else if (conf->check && c->uid != 0) {
+		get_groups(j, c->gid);
+	}
+}
+
 struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const char *name,
 		    const char *name2, const void *value, size_t extra)
 {
@@ -52,8 +98,8 @@ struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const 
 	j->op = op;
 	j->ino = ino;
 	j->start_us = clock_us();
-	j->ctx = (struct meta_ctx){.uid = c->uid, .gid = c->gid, .pid = (uint32_t)c->pid};
-	j->umask = c->umask;
+	set_asker(j, c);
+	j->umask = j->f->conf.umask >= 0 ? (uint32_t)j->f->conf.umask : c->umask;
 	__atomic_add_fetch(&j->f->live, 1, __ATOMIC_RELAXED);
 	return j;
 }
@@ -157,6 +203,7 @@ static void drop(struct job *j)
 	struct fuse_ops *f = j->f;
 
 	fuse_loop_release(j->held);
+	free(j->gids);
 	free(j);
 	__atomic_sub_fetch(&f->live, 1, __ATOMIC_RELEASE);
 }

@@ -43,6 +43,8 @@
 	X(FALLOCATE, "fallocate")                                                                  \
 	X(COPY_FILE_RANGE, "copy_file_range")                                                      \
 	X(LSEEK, "lseek")                                                                          \
+	X(TMPFILE, "tmpfile")                                                                      \
+	X(ACCESS, "access")                                                                        \
 	X(GETLK, "getlk")                                                                          \
 	X(SETLK, "setlk")                                                                          \
 	X(FLOCK, "flock")
@@ -73,6 +75,7 @@ struct job {
 	enum fuse_op_number op;
 	void (*run)(struct job *j); /* in the meta workq; replies */
 	struct meta_ctx ctx;
+	uint32_t *gids; /* ctx.gids */
 	uint32_t umask, mode, rdev;
 	uint64_t start_us;
 	uint64_t ino, ino2, off, off2, len;

@@ -2,7 +2,9 @@
 /* The FUSE session and its receive threads. libfuse's own loop is not used: it makes a thread for
  * every request that blocks and lets blocked look-ups starve reads (bench/fuse_null). libfuse 3.14
  * does not know FUSE_PARALLEL_DIROPS in its answer to INIT, without which look-ups in one directory
- * run one after the other, so that answer is edited on its way out (custom io).
+ * run one after the other, so that answer is edited on its way out (custom io). Nor does it know
+ * FUSE_TMPFILE, whose question and answer look like those of FUSE_CREATE: it is handed on as one, and
+ * the handler asks fuse_loop_tmpfile.
  *
  * A buffer has one reference of the thread that reads into it and one of each handler that holds
  * it; a thread whose buffer is held when the handler returns leaves it to the holder and takes a
@@ -20,6 +22,8 @@
 
 enum {
 	FUSE_OP_INIT = 26,
+	FUSE_OP_CREATE = 35,
+	FUSE_OP_TMPFILE = 51,
 	FLAG_PARALLEL_DIROPS = 1 << 18,
 	THREADS_MIN = 8,
 	THREADS_MAX = 16,
@@ -51,6 +55,7 @@ struct fuse_loop {
 };
 
 static _Thread_local struct fuse_buffer *current;
+static _Thread_local bool is_tmpfile; /* the request that is being handled */
 /* INIT is answered by the thread that received it, before it goes on. libfuse hands its own
  * userdata to custom io, so this is kept here */
 static _Thread_local uint64_t init_unique; /* of the request; 0: none */
@@ -141,6 +146,28 @@ static struct fuse_buffer *buffer_mine(struct fuse_buffer *b)
 	return b;
 }
 
+bool fuse_loop_tmpfile(void)
+{
+	return is_tmpfile;
+}
+
+/* see above */
+static void edit_tmpfile(struct fuse_buffer *b)
+{
+	const uint32_t create = FUSE_OP_CREATE;
+	unsigned char *p = b->buf.mem;
+	uint32_t opcode;
+
+	is_tmpfile = false;
+	if (b->buf.size < IN_HEADER)
+		return;
+	memcpy(&opcode, p + IN_OPCODE, sizeof(opcode));
+	if (opcode != FUSE_OP_TMPFILE)
+		return;
+	memcpy(p + IN_OPCODE, &create, sizeof(create));
+	is_tmpfile = true;
+}
+
 /* --- threads --- */
 
 static void wake_up(int sig)
@@ -202,6 +229,7 @@ static void *receive(void *arg)
 		if (n <= 0)
 			break;
 		current = b;
+		edit_tmpfile(b);
 		fuse_session_process_buf(l->se, &b->buf);
 		current = NULL;
 	}

@@ -39,6 +39,8 @@ void fuse_loop_stop(struct fuse_loop *l);
  * is fine. */
 void fuse_loop_free(struct fuse_loop *l);
 
+/* in a handler of create: it is for a file without a name (O_TMPFILE) */
+bool fuse_loop_tmpfile(void);
 /* in a handler: keeps the bytes of the request that is being handled until fuse_loop_release */
 struct fuse_buffer *fuse_loop_hold(void);
 void fuse_loop_release(struct fuse_buffer *b);

@@ -220,6 +220,22 @@ static void op_statfs(fuse_req_t req, fuse_ino_t ino)
 		job_queue(j, do_statfs);
 }
 
+static void do_access(struct job *j)
+{
+	job_reply_err(j, vfs_access(vfs_of(j), &j->ctx, j->ino, (unsigned)j->flags));
+}
+
+/* comes only where the kernel does not check permissions itself */
+static void op_access(fuse_req_t req, fuse_ino_t ino, int mask)
+{
+	struct job *j = job_new(req, FOP_ACCESS, ino, NULL, NULL, NULL, 0);
+
+	if (!j)
+		return;
+	j->flags = mask & 7;
+	job_queue(j, do_access);
+}
+
 /* --- names --- */
 
 static void do_mknod(struct job *j)
@@ -392,17 +408,32 @@ static void do_create(struct job *j)
 		job_reply_open(j, &e, h, keep);
 }
 
+static void do_tmpfile(struct job *j)
+{
+	struct vfs_entry e;
+	struct handle *h;
+	int r = vfs_tmpfile(vfs_of(j), &j->ctx, j->ino, j->mode & 07777, j->umask, j->flags, &e,
+			    &h);
+
+	if (r < 0)
+		job_reply_err(j, r);
+	else
+		job_reply_open(j, &e, h, false);
+}
+
 static void op_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
 		      struct fuse_file_info *fi)
 {
-	struct job *j = job_new(req, FOP_CREATE, parent, name, NULL, NULL, 0);
+	bool tmpfile = fuse_loop_tmpfile();
+	struct job *j =
+		job_new(req, tmpfile ? FOP_TMPFILE : FOP_CREATE, parent, name, NULL, NULL, 0);
 
 	if (!j)
 		return;
 	j->mode = mode;
 	j->flags = fi->flags;
 	j->fi = *fi;
-	job_queue(j, do_create);
+	job_queue(j, tmpfile ? do_tmpfile : do_create);
 }
 
 /* Begins what may outlive its asker: from here on he may be answered EINTR when he is killed.
@@ -665,6 +696,7 @@ static const struct fuse_lowlevel_ops table = {
 	.releasedir = op_releasedir,
 	.fsyncdir = op_fsyncdir,
 	.statfs = op_statfs,
+	.access = op_access,
 	.setxattr = op_setxattr,
 	.getxattr = op_getxattr,
 	.listxattr = op_listxattr,

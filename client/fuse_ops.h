@@ -7,6 +7,11 @@
 #include "client/vfs.h"
 
 struct fuse_ops;
+/* --root-squash, --all-squash: who callers are taken for */
+struct squash {
+	bool on;
+	uint32_t uid, gid;
+};
 struct fuse_lowlevel_ops;
 
 struct fuse_ops_conf {
@@ -17,6 +22,9 @@ struct fuse_ops_conf {
 	uint64_t negative_us; /* how long the kernel may know that a name is missing; 0: not */
 	bool xattr, acl;      /* acl: the volume has POSIX ACLs: the kernel applies them */
 	bool ioctl;	      /* chattr may change flags */
+	bool check;	      /* the engine checks permissions, not the kernel */
+	struct squash root_squash, all_squash;
+	int umask; /* in place of the caller's; -1: his */
 	struct metrics *metrics;
 	void (*ready)(void *arg); /* the kernel said INIT: the mount answers */
 	void *arg;

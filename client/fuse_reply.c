@@ -103,6 +103,7 @@ static void args_text(struct str *out, const struct job *j)
 	case FOP_MKNOD:
 	case FOP_MKDIR:
 	case FOP_CREATE:
+	case FOP_TMPFILE:
 		str_addf(out, "%llu,%s,0%04o", ino, name, j->mode);
 		break;
 	case FOP_RENAME:
@@ -115,6 +116,7 @@ static void args_text(struct str *out, const struct job *j)
 		str_addf(out, "%llu,%llu,%s", ino, ino2, name);
 		break;
 	case FOP_OPEN:
+	case FOP_ACCESS:
 		str_addf(out, "%llu,0x%X", ino, (unsigned)j->flags);
 		break;
 	case FOP_SETATTR:
@@ -202,6 +204,7 @@ static void end(struct job *j, int status, struct str *result)
 		access_line(j, status, took, result);
 	str_fini(result);
 	fuse_loop_release(j->held);
+	free(j->gids);
 	free(j);
 	__atomic_sub_fetch(&f->live, 1, __ATOMIC_RELEASE);
 }

@@ -51,6 +51,7 @@ struct mount {
 	struct pool *pool;
 	struct meta *meta;
 	struct object_store *store;
+	struct crypt_block *crypt;
 	struct req_env env;
 	struct private *private;
 	struct secret secret;
@@ -102,6 +103,11 @@ static int start_threads(struct mount *m, struct str *err)
 	return r;
 }
 
+static struct coding coding(const struct mount *m)
+{
+	return (struct coding){meta_setting(m->meta)->codec, m->crypt};
+}
+
 static int make_pool(struct mount *m, struct str *err)
 {
 	const struct setting *s = meta_setting(m->meta);
@@ -109,8 +115,8 @@ static int make_pool(struct mount *m, struct str *err)
 	char size[16];
 	int r;
 
-	if (s->codec != CODEC_NONE) /* block and object are reserved in one step */
-		block += codec_bound(s->codec, s->block_size);
+	if (!coding_is_plain(coding(m))) /* block and object are reserved in one step */
+		block += coding_bound(coding(m), s->block_size);
 	/* RING's answer is taken from it, too */
 	r = pool_new(m->conf.buffer_size, MAX((size_t)FRAME_RING_MAX, block), &m->pool);
 
@@ -138,17 +144,36 @@ static void volume_moved(void *arg, bool gone)
 
 static int open_meta(struct mount *m, struct str *err)
 {
-	const struct meta_conf conf = {
+	struct meta_conf conf = {
 		.read_only = m->conf.read_only,
 		.timeout_us = m->conf.meta_timeout,
 		.heartbeat_us = m->conf.heartbeat,
 		.skip_dir_mtime_us = m->conf.skip_dir_mtime,
 		.mount_point = m->conf.mount_point,
+		.subdir = m->conf.subdir && m->conf.subdir[0] ? m->conf.subdir : NULL,
 		.no_bgjob = m->conf.no_bgjob,
+		.max_deletes = (unsigned)m->conf.max_deletes,
 		.metrics = m->metrics,
 	};
 
+	(void)mount_parse_atime(m->conf.atime_mode, &conf.atime); /* checked when it was typed */
 	return meta_redis_new(m->conf.meta, &conf, &m->meta, err);
+}
+
+static int open_crypt(struct mount *m, struct str *err)
+{
+	const struct setting *s = meta_setting(m->meta);
+
+	if (s->encrypted && m->conf.cache_group && !m->conf.allow_plain_peers) {
+		str_addf(err,
+			 "volume %s is encrypted, and blocks would go to the other nodes of group "
+			 "%s "
+			 "in plain: --allow-plain-peers if that network is trusted",
+			 s->name, m->conf.cache_group);
+		return -EPERM;
+	}
+	volume_log_not_enforced(s);
+	return volume_open_crypt(s, &m->crypt, err);
 }
 
 static int open_store(struct mount *m, struct str *err)
@@ -278,7 +303,7 @@ static int make_chain(struct mount *m, struct str *err)
 		.store = m->store,
 		.volume_name = s->name,
 		.hash_prefix = s->hash_prefix,
-		.codecs = s->codec == CODEC_NONE ? NULL : m->codecs,
+		.codecs = coding_is_plain(coding(m)) ? NULL : m->codecs,
 		.peers = m->group ? m->peers : NULL,
 		.view = &m->view,
 		.self = m->self[0] ? m->self : NULL,
@@ -356,6 +381,7 @@ static int make_vfs(struct mount *m)
 	};
 	int r = make_texts(m);
 
+	(void)mount_parse_atime(m->conf.atime_mode, &conf.atime);
 	if (r < 0)
 		return r;
 	m->control = (struct control_conf){
@@ -383,6 +409,7 @@ static int make_data_path(struct mount *m, struct str *err)
 		.timers = m->timers,
 		.metrics = m->metrics,
 		.codec = s->codec,
+		.crypt = m->crypt,
 		.block_size = s->block_size,
 	};
 	r = make_chain(m, err);
@@ -434,16 +461,31 @@ static int serve_metrics(struct mount *m, struct str *err)
 
 /* --- FUSE --- */
 
+/* as whom callers are seen; all was checked when it was typed */
+static void set_callers(const struct mount_conf *conf, struct fuse_ops_conf *ops)
+{
+	struct squash *root = &ops->root_squash, *all = &ops->all_squash;
+
+	if (conf->root_squash)
+		root->on = mount_parse_squash(conf->root_squash, &root->uid, &root->gid) == 0;
+	if (conf->all_squash)
+		all->on = mount_parse_squash(conf->all_squash, &all->uid, &all->gid) == 0;
+	if (conf->umask)
+		(void)mount_parse_umask(conf->umask, &ops->umask);
+}
+
 static int mount_fuse(struct mount *m, struct str *err)
 {
-	const struct fuse_ops_conf ops = {
+	struct fuse_ops_conf ops = {
 		.vfs = m->vfs,
 		.internal = m->internal,
 		.meta = m->metaq,
 		.local = m->local,
 		.negative_us = m->conf.negative_entry_cache,
 		.xattr = wants_xattr(m),
-		.acl = meta_setting(m->meta)->enable_acl,
+		.acl = meta_setting(m->meta)->enable_acl && !mount_checks(&m->conf),
+		.check = mount_checks(&m->conf),
+		.umask = -1,
 		.ioctl = m->conf.enable_ioctl,
 		.metrics = m->metrics,
 		.ready = m->conf.ready,
@@ -455,8 +497,10 @@ static int mount_fuse(struct mount *m, struct str *err)
 		.arg = m->conf.arg,
 	};
 	_cleanup_(freep) char *options = mount_fuse_options(&m->conf, meta_setting(m->meta));
-	int r = options ? fuse_ops_new(&ops, &m->ops) : -ENOMEM;
+	int r;
 
+	set_callers(&m->conf, &ops);
+	r = options ? fuse_ops_new(&ops, &m->ops) : -ENOMEM;
 	if (r < 0) {
 		str_addf(err, "no memory");
 		return r;
@@ -478,8 +522,8 @@ static int mount_fuse(struct mount *m, struct str *err)
 int mount_start(const struct mount_conf *conf, struct mount **ret, struct str *err)
 {
 	static int (*const steps[])(struct mount * m, struct str * err) = {
-		start_threads,	open_meta,  make_pool,	   open_store, join_group,
-		make_data_path, start_meta, serve_metrics, mount_fuse,
+		start_threads, open_meta,      open_crypt, make_pool,	  open_store,
+		join_group,    make_data_path, start_meta, serve_metrics, mount_fuse,
 	};
 	struct mount *m = calloc(1, sizeof(*m));
 
@@ -576,6 +620,7 @@ int mount_stop(struct mount *m)
 	workq_free(m->local);
 	workq_free(m->disk);
 	workq_free(m->codecs);
+	crypt_block_free(m->crypt);
 	for (unsigned i = 0; i < m->n_io; i++)
 		loop_free(m->io[i]);
 	loop_free(m->timers);

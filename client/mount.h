@@ -4,6 +4,7 @@
 #ifndef STOKE_CLIENT_MOUNT_H
 #define STOKE_CLIENT_MOUNT_H
 
+#include "client/meta/meta.h"
 #include "common/conf.h"
 
 struct mount_conf {
@@ -19,6 +20,13 @@ struct mount_conf {
 	void (*ended)(void *arg);
 	void *arg;
 };
+
+/* "UID:GID", "noatime" and the like, an octal umask, as typed; -EINVAL */
+int mount_parse_squash(const char *text, uint32_t *ret_uid, uint32_t *ret_gid);
+int mount_parse_atime(const char *text, enum atime_mode *ret);
+int mount_parse_umask(const char *text, int *ret);
+/* the engine is to check permissions, not the kernel */
+bool mount_checks(const struct mount_conf *conf);
 
 struct mount;
 

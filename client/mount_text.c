@@ -7,6 +7,7 @@
 #include <limits.h>
 
 #include "client/cmd.h"
+#include "common/parse.h"
 
 const char *mount_bytes(uint64_t n, char ret[16])
 {
@@ -98,13 +99,66 @@ bool mount_has_option(const char *options, const char *name)
 	return false;
 }
 
+int mount_parse_squash(const char *text, uint32_t *ret_uid, uint32_t *ret_gid)
+{
+	_cleanup_(freep) char *copy = strdup(text);
+	char *colon = copy ? strchr(copy, ':') : NULL;
+	uint64_t uid, gid;
+
+	if (!colon)
+		return copy ? -EINVAL : -ENOMEM;
+	*colon = 0;
+	if (parse_u64(copy, UINT32_MAX - 1, &uid) < 0 ||
+	    parse_u64(colon + 1, UINT32_MAX - 1, &gid) < 0)
+		return -EINVAL;
+	*ret_uid = (uint32_t)uid;
+	*ret_gid = (uint32_t)gid;
+	return 0;
+}
+
+int mount_parse_atime(const char *text, enum atime_mode *ret)
+{
+	static const char *const names[] = {[ATIME_NONE] = "noatime",
+					    [ATIME_RELATIVE] = "relatime",
+					    [ATIME_STRICT] = "strictatime"};
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		if (strcmp(text, names[i]) == 0) {
+			*ret = (enum atime_mode)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+int mount_parse_umask(const char *text, int *ret)
+{
+	size_t n = strlen(text);
+	int mask = 0;
+
+	if (n == 0 || n > 4 || strspn(text, "01234567") != n)
+		return -EINVAL;
+	for (; *text; text++)
+		mask = mask * 8 + (*text - '0');
+	if (mask > 0777)
+		return -EINVAL;
+	*ret = mask;
+	return 0;
+}
+
+bool mount_checks(const struct mount_conf *conf)
+{
+	return conf->root_squash || conf->all_squash || conf->non_default_permission ||
+	       (conf->options && mount_has_option(conf->options, "no_default_permissions"));
+}
+
 char *mount_fuse_options(const struct mount_conf *conf, const struct setting *s)
 {
 	const char *own = conf->options ? conf->options : "";
 	struct str out = STR_INIT;
 
 	str_addf(&out, "fsname=STOKE:%s,subtype=stoke,max_read=%u", s->name, 1u << 20);
-	if (!mount_has_option(own, "no_default_permissions"))
+	if (!mount_checks(conf) && !mount_has_option(own, "default_permissions"))
 		str_add(&out, ",default_permissions");
 	if (geteuid() == 0 && !mount_has_option(own, "allow_other") &&
 	    !mount_has_option(own, "allow_root"))

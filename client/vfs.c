@@ -260,6 +260,19 @@ int vfs_truncate(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64
 	return 0;
 }
 
+int vfs_access(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigned want)
+{
+	struct vfs_entry e;
+	unsigned bits;
+
+	if (!vfs_getattr_made_up(v, inode, &e))
+		return meta_access(v->conf.meta, c, inode, want, NULL);
+	if (c->uid == 0)
+		return 0;
+	bits = e.attr.mode >> (c->uid == e.attr.uid ? 6 : c->gid == e.attr.gid ? 3 : 0);
+	return (bits & want) == want ? 0 : -EACCES;
+}
+
 int vfs_statfs(struct vfs *v, struct meta_statfs *ret)
 {
 	return meta_statfs(v->conf.meta, ret);

@@ -23,7 +23,8 @@ struct vfs_conf {
 	struct internal *internal;
 	uint64_t attr_us, entry_us, dir_entry_us; /* how long the kernel may keep them */
 	bool read_only, xattr, acl;		  /* acl: the volume has POSIX ACLs */
-	size_t remembered;			  /* inodes in attrcache; 0: 65536 */
+	enum atime_mode atime;
+	size_t remembered; /* inodes in attrcache; 0: 65536 */
 };
 
 int vfs_new(const struct vfs_conf *conf, struct vfs **ret);
@@ -74,6 +75,8 @@ int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t p
 	     const char *name, struct vfs_entry *ret);
 /* freed by the caller */
 int vfs_readlink(struct vfs *v, uint64_t inode, char **ret);
+/* want: of 4 read, 2 write, 1 execute */
+int vfs_access(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigned want);
 int vfs_statfs(struct vfs *v, struct meta_statfs *ret);
 /* -ENOTSUP unless conf.xattr, for ACLs unless conf.acl; security.capability and security.selinux are never stored: -ENODATA
  * to read, -ENOTSUP to change */
@@ -93,6 +96,9 @@ int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
 	       uint32_t mode, uint32_t umask, int flags, struct vfs_entry *ret_entry,
 	       struct handle **ret, bool *ret_keep);
+/* blocks; a file without a name in the file system of parent, open */
+int vfs_tmpfile(struct vfs *v, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
+		uint32_t umask, int flags, struct vfs_entry *ret_entry, struct handle **ret);
 /* an internal file: does not block; -ENOENT when inode is none */
 int vfs_open_internal(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 		      struct handle **ret);

@@ -99,5 +99,10 @@ int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t p
 
 int vfs_readlink(struct vfs *v, uint64_t inode, char **ret)
 {
-	return meta_readlink(v->conf.meta, inode, ret);
+	struct attr a;
+	int r = meta_readlink(v->conf.meta, inode, ret);
+
+	if (r == 0 && v->conf.atime != ATIME_NONE && meta_getattr(v->conf.meta, inode, &a) == 0)
+		(void)meta_touch_atime(v->conf.meta, inode, &a);
+	return r;
 }

@@ -59,28 +59,22 @@ static int file_attach(struct vfs *v, struct handle *h, const struct chunk_list 
 	return r;
 }
 
-int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
-	     struct handle **ret, bool *ret_keep)
+/* what the engine has opened becomes a handle, or is closed again. first: asked for at asked */
+static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
+		       const struct chunk_list *first, uint64_t asked, struct handle **ret,
+		       bool *ret_keep)
 {
-	_cleanup_(chunk_list_fini) struct chunk_list first = {0};
-	uint64_t asked = clock_us();
-	struct handle *h;
+	struct handle *h = handle_new(&v->handles, v, HANDLE_FILE, inode, flags);
 	bool newest;
 	int r;
 
-	if (for_writing(flags) && !v->writer)
-		return -EROFS;
-	r = meta_open(v->conf.meta, c, inode, flags & ~(O_CREAT | O_EXCL), &first);
-	if (r < 0)
-		return r;
-	h = handle_new(&v->handles, v, HANDLE_FILE, inode, flags);
 	if (!h) {
 		(void)meta_close(v->conf.meta, inode);
 		return -ENOMEM;
 	}
-	r = file_attach(v, h, &first, asked, &newest);
+	r = file_attach(v, h, first, asked, &newest);
 	if (r == 0)
-		*ret_keep = newest && attrcache_pages_match(v->known, inode, &first.attr);
+		*ret_keep = newest && attrcache_pages_match(v->known, inode, &first->attr);
 	if (!newest)
 		attrcache_pages_forget(v->known, inode);
 	if (r == 0 && (flags & O_TRUNC) && for_writing(flags)) {
@@ -94,6 +88,55 @@ int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 		return r;
 	}
 	*ret = h;
+	return 0;
+}
+
+int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
+	     struct handle **ret, bool *ret_keep)
+{
+	_cleanup_(chunk_list_fini) struct chunk_list first = {0};
+	uint64_t asked = clock_us();
+	int r;
+
+	if (for_writing(flags) && !v->writer)
+		return -EROFS;
+	r = meta_open(v->conf.meta, c, inode, flags & ~(O_CREAT | O_EXCL), &first);
+	if (r < 0)
+		return r;
+	if (for_reading(flags) && v->conf.atime != ATIME_NONE)
+		(void)meta_touch_atime(v->conf.meta, inode, &first.attr);
+	return open_handle(v, c, inode, flags, &first, asked, ret, ret_keep);
+}
+
+/* what this mount has just made, at asked or later: nobody needs to be asked, and its mode does not
+ * bind who made it */
+static int open_fresh(struct vfs *v, const struct meta_ctx *c, const struct vfs_entry *e, int flags,
+		      uint64_t asked, struct handle **ret)
+{
+	struct chunk_list first = {.volume = meta_volume_id(v->conf.meta), .attr = e->attr};
+	int r = meta_open_known(v->conf.meta, e->inode);
+	bool keep;
+
+	return r < 0 ? r : open_handle(v, c, e->inode, flags, &first, asked, ret, &keep);
+}
+
+int vfs_tmpfile(struct vfs *v, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
+		uint32_t umask, int flags, struct vfs_entry *ret_entry, struct handle **ret)
+{
+	struct vfs_entry e = {0};
+	uint64_t asked = clock_us();
+	int r;
+
+	if (!v->writer)
+		return -EROFS;
+	r = meta_tmpfile(v->conf.meta, c, parent, mode, umask, &e.inode, &e.attr);
+	if (r == 0)
+		r = open_fresh(v, c, &e, flags & ~O_TRUNC, asked, ret);
+	/* without a handle it goes with the session */
+	if (r < 0)
+		return r;
+	vfs_fill(v, &e);
+	*ret_entry = e;
 	return 0;
 }
 
@@ -152,22 +195,24 @@ int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 	if (!v->writer)
 		return -EROFS;
 	for (int i = 0; i < CREATE_TRIES; i++) {
-		int how = flags & ~O_TRUNC;
+		uint64_t asked = clock_us();
 
+		*ret_keep = false;
 		r = vfs_mknod(v, c, parent, name, INODE_FILE, mode, umask, 0, NULL, &e);
-		if (r == -EEXIST && !(flags & O_EXCL)) {
-			how = flags;
-			r = vfs_lookup(v, c, parent, name, &e);
-			if (r == -ENOENT)
-				continue;
-			if (r == 0 && (e.attr.type != INODE_FILE || e.inode >= INODE_INTERNAL))
-				r = e.attr.type == INODE_DIR ? -EISDIR : -EEXIST;
-			/* else what was written before would come back after the cut */
-			if (r == 0 && (flags & O_TRUNC))
-				r = flush_and_wait(v, e.inode);
+		if (r == 0) {
+			r = open_fresh(v, c, &e, flags & ~O_TRUNC, asked, ret);
+			break;
 		}
+		if (r != -EEXIST || (flags & O_EXCL))
+			break;
+		r = vfs_lookup(v, c, parent, name, &e);
+		if (r == 0 && (e.attr.type != INODE_FILE || e.inode >= INODE_INTERNAL))
+			r = e.attr.type == INODE_DIR ? -EISDIR : -EEXIST;
+		/* else what was written before would come back after the cut */
+		if (r == 0 && (flags & O_TRUNC))
+			r = flush_and_wait(v, e.inode);
 		if (r == 0)
-			r = vfs_open(v, c, e.inode, how, ret, ret_keep);
+			r = vfs_open(v, c, e.inode, flags, ret, ret_keep);
 		if (r != -ENOENT)
 			break;
 	}
@@ -277,6 +322,8 @@ int vfs_readdir_load(struct handle *h, bool with_attr)
 	h->dir = dir;
 	h->dir_us = asked;
 	h->dir_parent = self.attr.parent ? self.attr.parent : INODE_ROOT;
+	if (v->conf.atime != ATIME_NONE)
+		(void)meta_touch_atime(v->conf.meta, h->inode, &self.attr);
 	return 0;
 }
 
