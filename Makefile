@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 PYTHON ?= /usr/bin/python3
 VERSION := 0.1.0
 
-PKGS := libevent_core libevent_extra hiredis libcurl libcrypto libxxhash fuse3 jansson liblz4 libzstd zlib
+PKGS := libevent_core libevent_extra hiredis libcurl libssl libcrypto libxxhash fuse3 jansson liblz4 libzstd zlib
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 

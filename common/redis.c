@@ -1,28 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections to one Redis server, lent out, and what is said over them. Threads: any that may
+/* Connections to a Redis, lent out, and commands that are retried over them. Threads: any that may
  * block.
  *
  *	a connection is
  *	connecting	counted in n_conns, on nobody's list
  *	lent		its borrower's, from redis_acquire to redis_release
  *	idle		on r->idle, the last used first
- *	closed		when it comes back broken or with unread replies
+ *	closed		when it comes back broken or with unread replies, or its server was left
  *
  * Invariant: n_conns <= max_conns. */
-#include "common/redis.h"
+#include "common/redis_inner.h"
 
 #include <hiredis/hiredis.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #include "common/clock.h"
-#include "common/list.h"
-#include "common/mtx.h"
-#include "common/spin.h"
-#include "common/redis_url.h"
-#include "common/sha1.h"
 
 enum {
 	DEFAULT_CONNS = 32,
@@ -30,408 +24,99 @@ enum {
 	DEFAULT_IO_US = 30000000,
 	BACKOFF_FIRST_US = 20000,
 	BACKOFF_LAST_US = 1000000,
-	OLDEST_MAJOR = 4,
 };
-
-struct redis {
-	struct spin spin; /* of those who wait for an answer */
-	struct redis_url url;
-	char *name;
-	char prefix[REDIS_PREFIX_MAX];
-	struct redis_conf conf;
-	struct mtx lock;
-	struct cond freed; /* an idle connection, or room for one */
-	struct list_node idle GUARDED_BY(lock);
-	unsigned n_conns GUARDED_BY(lock);
-};
-
-struct redis_conn {
-	struct redis *r;
-	redisContext *ctx;
-	struct list_node link;
-	uint64_t timeout_us; /* what its socket has */
-	unsigned pending;    /* replies not taken */
-	bool broken;
-	bool by_script; /* the last error is a script's own number: "ERRNO n" */
-	char error[256];
-};
-
-/* --- replies --- */
-
-static const redisReply *reply_of(const struct redis_reply *r)
-{
-	return (const redisReply *)(const void *)r;
-}
-
-enum redis_type redis_reply_type(const struct redis_reply *r)
-{
-	switch (reply_of(r)->type) {
-	case REDIS_REPLY_INTEGER:
-		return REDIS_INT;
-	case REDIS_REPLY_STRING:
-		return REDIS_STR;
-	case REDIS_REPLY_STATUS:
-		return REDIS_STATUS;
-	case REDIS_REPLY_ERROR:
-		return REDIS_ERR;
-	case REDIS_REPLY_ARRAY:
-		return REDIS_ARRAY;
-	default:
-		return REDIS_NIL;
-	}
-}
-
-int64_t redis_reply_int(const struct redis_reply *r)
-{
-	const redisReply *h = reply_of(r);
-	char *end;
-	long long v;
-
-	if (h->type == REDIS_REPLY_INTEGER)
-		return h->integer;
-	if (h->type != REDIS_REPLY_STRING || !h->len)
-		return 0;
-	errno = 0;
-	v = strtoll(h->str, &end, 10);
-	return errno || end != h->str + h->len ? 0 : v;
-}
-
-const char *redis_reply_str(const struct redis_reply *r, size_t *len)
-{
-	const redisReply *h = reply_of(r);
-	bool text = h->type == REDIS_REPLY_STRING || h->type == REDIS_REPLY_STATUS ||
-		    h->type == REDIS_REPLY_ERROR;
-
-	if (len)
-		*len = text ? (size_t)h->len : 0;
-	return text ? h->str : NULL;
-}
-
-size_t redis_reply_len(const struct redis_reply *r)
-{
-	const redisReply *h = reply_of(r);
-
-	return h->type == REDIS_REPLY_ARRAY ? h->elements : 0;
-}
-
-const struct redis_reply *redis_reply_at(const struct redis_reply *r, size_t i)
-{
-	const redisReply *h = reply_of(r);
-
-	if (h->type != REDIS_REPLY_ARRAY || i >= h->elements)
-		return NULL;
-	return (const struct redis_reply *)(const void *)h->element[i];
-}
-
-void redis_reply_free(struct redis_reply *r)
-{
-	if (r)
-		freeReplyObject(r);
-}
-
-void redis_reply_freep(struct redis_reply **r)
-{
-	redis_reply_free(*r);
-}
-
-/* --- errors --- */
-
-static int conn_break(struct redis_conn *c, int r, const char *what)
-{
-	c->broken = true;
-	c->by_script = false;
-	snprintf(c->error, sizeof(c->error), "%s", what);
-	return r;
-}
-
-/* hiredis gave up on the connection; errno is still its last call's */
-static int conn_failed(struct redis_conn *c)
-{
-	int e = errno;
-
-	switch (c->ctx->err) {
-	case REDIS_ERR_IO:
-		if (e == EAGAIN || e == EWOULDBLOCK)
-			return conn_break(c, -ETIMEDOUT, "timed out");
-		return conn_break(c, -ECONNRESET, c->ctx->errstr);
-#ifdef REDIS_ERR_TIMEOUT /* since hiredis 1.0 */
-	case REDIS_ERR_TIMEOUT:
-		return conn_break(c, -ETIMEDOUT, "timed out");
-#endif
-	case REDIS_ERR_EOF:
-		return conn_break(c, -ECONNRESET, "connection closed by the server");
-	case REDIS_ERR_OOM:
-		return conn_break(c, -ENOMEM, "out of memory");
-	default:
-		return conn_break(c, -EPROTO, c->ctx->errstr);
-	}
-}
-
-/* an error reply of the server -> -errno */
-static int reply_error(struct redis_conn *c, const redisReply *h)
-{
-	static const struct {
-		const char *prefix;
-		int r;
-	} map[] = {
-		{"OOM", -ENOSPC},
-		{"NOAUTH", -EACCES},
-		{"NOPERM", -EACCES},
-		{"WRONGPASS", -EACCES},
-		{"READONLY", -EROFS},
-		{"LOADING", -EAGAIN},
-		{"BUSY ", -EAGAIN},
-		{"TRYAGAIN", -EAGAIN},
-		{"CLUSTERDOWN", -EAGAIN},
-		{"MASTERDOWN", -EAGAIN},
-		{"EXECABORT", -EAGAIN},
-		{"NOSCRIPT", -ENOEXEC},
-		{"ERR invalid password", -EACCES},		    /* before Redis 6 */
-		{"ERR Client sent AUTH, but no password", -EACCES}, /* the same */
-		{"ERR AUTH <password> called without any password", -EACCES},
-	};
-	const char *s = h->str;
-
-	snprintf(c->error, sizeof(c->error), "%s", s);
-	c->by_script = !strncmp(s, "ERRNO ", 6);
-	if (c->by_script) {
-		long n = strtol(s + 6, NULL, 10);
-
-		return n > 0 && n < 4096 ? -(int)n : -EIO;
-	}
-	for (size_t i = 0; i < ARRAY_LEN(map); i++)
-		if (!strncmp(s, map[i].prefix, strlen(map[i].prefix)))
-			return map[i].r;
-	return -EIO;
-}
-
-const char *redis_error(const struct redis_conn *c)
-{
-	return c->error;
-}
-
-/* --- commands on a connection --- */
-
-/* gives the socket the time that is left; 0, or -ETIMEDOUT when there is none */
-static int conn_set_timeout(struct redis_conn *c, uint64_t deadline_us)
-{
-	const uint64_t step = 100000;
-	uint64_t us = MIN(clock_left(deadline_us), c->r->conf.io_timeout_us);
-	struct timeval tv;
-
-	if (!us)
-		return -ETIMEDOUT;
-	if (us > 10 * step) /* coarse, so that most calls need not tell the kernel anything */
-		us = MIN(us / step * step + step, c->r->conf.io_timeout_us);
-	if (us == c->timeout_us)
-		return 0;
-	tv.tv_sec = (time_t)(us / 1000000);
-	tv.tv_usec = (suseconds_t)(us % 1000000);
-	if (redisSetTimeout(c->ctx, tv) != REDIS_OK)
-		return conn_break(c, -ECONNRESET, "cannot set the socket's time-out");
-	c->timeout_us = us;
-	return 0;
-}
-
-static int conn_appended(struct redis_conn *c, int r)
-{
-	if (r != REDIS_OK)
-		return conn_break(c, -ENOMEM, "out of memory");
-	c->pending++;
-	return 0;
-}
-
-int redis_append(struct redis_conn *c, const char *fmt, ...)
-{
-	va_list ap;
-	int r;
-
-	if (c->broken)
-		return -ECONNRESET;
-	va_start(ap, fmt);
-	r = redisvAppendCommand(c->ctx, fmt, ap);
-	va_end(ap);
-	return conn_appended(c, r);
-}
-
-int redis_appendv(struct redis_conn *c, int argc, const char **argv, const size_t *lens)
-{
-	if (c->broken)
-		return -ECONNRESET;
-	return conn_appended(c, redisAppendCommandArgv(c->ctx, argc, argv, lens));
-}
-
-static int conn_append_raw(struct redis_conn *c, const char *cmd, size_t len)
-{
-	if (c->broken)
-		return -ECONNRESET;
-	return conn_appended(c, redisAppendFormattedCommand(c->ctx, cmd, len));
-}
-
-/* or the connection's end */
-static bool has_answer(void *arg)
-{
-	const struct redis_conn *c = arg;
-	char byte;
-
-	return recv(c->ctx->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
-}
-
-/* a server nearby answers sooner than this thread could sleep and wake; errors are met again when
- * the answer is read */
-static void look_for_answer(struct redis_conn *c)
-{
-	int sent = 0;
-
-	if (c->pending != 1)
-		return;
-	while (!sent) {
-		if (redisBufferWrite(c->ctx, &sent) != REDIS_OK)
-			return;
-	}
-	(void)spin_until(&c->r->spin, has_answer, c);
-}
-
-int redis_next(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **ret)
-{
-	void *reply = NULL;
-	int r;
-
-	if (c->broken)
-		return -ECONNRESET;
-	assert(c->pending); /* as many as were appended */
-	r = conn_set_timeout(c, deadline_us);
-	if (r < 0)
-		return conn_break(c, r, "timed out");
-	look_for_answer(c);
-	errno = 0;
-	if (redisGetReply(c->ctx, &reply) != REDIS_OK)
-		return conn_failed(c);
-	c->pending--;
-	c->by_script = false;
-	if (((redisReply *)reply)->type == REDIS_REPLY_ERROR) {
-		r = reply_error(c, reply);
-		freeReplyObject(reply);
-		return r;
-	}
-	*ret = reply;
-	return 0;
-}
-
-int redis_cmd(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **ret, const char *fmt,
-	      ...)
-{
-	va_list ap;
-	int r;
-
-	if (c->broken)
-		return -ECONNRESET;
-	va_start(ap, fmt);
-	r = conn_appended(c, redisvAppendCommand(c->ctx, fmt, ap));
-	va_end(ap);
-	return r < 0 ? r : redis_next(c, deadline_us, ret);
-}
-
-int redis_cmdv(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **ret, int argc,
-	       const char **argv, const size_t *lens)
-{
-	int r = redis_appendv(c, argc, argv, lens);
-
-	return r < 0 ? r : redis_next(c, deadline_us, ret);
-}
 
 /* --- connecting --- */
 
-static void conn_close(struct redis_conn *c)
+/* READONLY: a replica of a cluster answers those who say that they only read */
+static int conn_readonly(struct redis_conn *c, uint64_t deadline_us)
 {
-	if (c->ctx)
-		redisFree(c->ctx);
-	free(c);
+	struct redis_reply *reply;
+	int r = redis_cmd(c, deadline_us, &reply, "READONLY");
+
+	if (r == 0)
+		redis_reply_free(reply);
+	return r;
 }
 
-/* password and database */
-static int conn_greet(struct redis_conn *c, uint64_t deadline_us)
+static int conn_select(struct redis_conn *c, uint64_t deadline_us)
 {
-	const struct redis_url *u = &c->r->url;
 	struct redis_reply *reply;
-	int r = 0;
+	int r;
 
-	if (u->password) {
-		if (u->user)
-			r = redis_cmd(c, deadline_us, &reply, "AUTH %s %s", u->user, u->password);
-		else
-			r = redis_cmd(c, deadline_us, &reply, "AUTH %s", u->password);
-		if (r < 0)
-			return r;
+	if (!c->r->url.db)
+		return 0;
+	r = redis_cmd(c, deadline_us, &reply, "SELECT %u", c->r->url.db);
+	if (r == 0)
 		redis_reply_free(reply);
+	return r == -EIO ? -EINVAL : r;
+}
+
+/* what a connection needs before it is used */
+static int conn_greet(struct redis_conn *c, uint64_t deadline_us, struct str *why)
+{
+	struct redis *r = c->r;
+	bool replica = r->route != ROUTE_PRIMARY;
+	int e = 0;
+
+	if (r->mode == REDIS_CLUSTER)
+		return replica ? conn_readonly(c, deadline_us) : 0;
+	if (r->mode == REDIS_SENTINEL) {
+		e = redis_check_role(c, deadline_us, replica, why);
+		if (e < 0)
+			return e;
 	}
-	if (u->db) {
-		r = redis_cmd(c, deadline_us, &reply, "SELECT %u", u->db);
-		if (r == -EIO)
-			r = strstr(c->error, "cluster mode") ? -EOPNOTSUPP : -EINVAL;
-		if (r < 0)
-			return r;
-		redis_reply_free(reply);
-	}
-	return 0;
+	e = conn_select(c, deadline_us);
+	if (e < 0 && why)
+		str_add(why, c->error);
+	return e;
 }
 
 /* on failure ret_conn is untouched, and why (may be NULL) tells more than the number */
 static int conn_open(struct redis *r, uint64_t deadline_us, struct redis_conn **ret_conn,
 		     struct str *why)
 {
-	_cleanup_(closep) int fd = -1;
 	struct redis_conn *c;
-	uint64_t now = clock_us(), left = clock_left(deadline_us);
+	uint64_t now = clock_us(), left = clock_left(deadline_us), epoch;
+	struct redis_addr a;
 	int e;
 
 	deadline_us = now + MIN(left, r->conf.connect_timeout_us);
-	e = redis_connect_fd(&r->url, deadline_us, &fd, why);
+	e = redis_route_get(r, deadline_us, &a, &epoch, why);
 	if (e < 0)
 		return e;
-	c = calloc(1, sizeof(*c));
-	if (!c)
-		return -ENOMEM;
-	c->r = r;
-	c->ctx = redisConnectFd(fd);
-	if (!c->ctx || c->ctx->err) {
-		conn_close(c);
-		return -ENOMEM;
-	}
-	TAKE_FD(fd); /* the context closes it */
-	e = conn_greet(c, deadline_us);
+	if (why)
+		str_reset(why);
+	e = redis_conn_open(r, &a, r->url.user, r->url.password, deadline_us, &c, why);
 	if (e < 0) {
-		if (why)
-			str_add(why, c->error);
-		conn_close(c);
+		redis_route_doubt(r, epoch);
+		return e;
+	}
+	c->epoch = epoch;
+	e = conn_greet(c, deadline_us, why);
+	if (e < 0) {
+		redis_route_doubt(r, epoch);
+		redis_conn_close(c);
 		return e;
 	}
 	*ret_conn = c;
 	return 0;
 }
 
-/* a server that closed or said something unasked is of no use */
-static bool conn_is_alive(struct redis_conn *c)
-{
-	char byte;
-
-	return recv(c->ctx->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
-}
-
-/* 20 ms, doubled up to 1 s, each half by chance, so that clients of a server that came back do not
- * arrive together */
-static void backoff(unsigned attempt, uint64_t deadline_us)
+/* doubled from the first to the last, each half by chance, so that clients of a server that came
+ * back do not arrive together */
+static void backoff(const struct redis *r, unsigned attempt, uint64_t deadline_us)
 {
 	static _Thread_local unsigned seed;
-	uint64_t us = BACKOFF_FIRST_US;
+	uint64_t us = r->min_backoff_us;
 	struct timespec ts;
 
 	if (!seed)
 		seed = (unsigned)clock_us() ^ (unsigned)(uintptr_t)&seed;
-	for (; attempt && us < BACKOFF_LAST_US; attempt--)
+	for (; attempt && us < r->max_backoff_us; attempt--)
 		us *= 2;
-	us = MIN(us, (uint64_t)BACKOFF_LAST_US);
-	us = us / 2 + (uint64_t)rand_r(&seed) % (us / 2);
+	us = MIN(us, r->max_backoff_us);
+	us = us / 2 + (uint64_t)rand_r(&seed) % (us / 2 + 1);
 	us = MIN(us, clock_left(deadline_us));
 	ts.tv_sec = (time_t)(us / 1000000);
 	ts.tv_nsec = (long)(us % 1000000) * 1000;
@@ -439,8 +124,8 @@ static void backoff(unsigned attempt, uint64_t deadline_us)
 }
 
 /* 1: *ret is an idle connection; 0: there is room for a new one, counted already; -ETIMEDOUT */
-static int redis_room_locked(struct redis *r, uint64_t deadline_us, struct redis_conn **ret)
-	REQUIRES(r->lock)
+static int redis_room_locked(struct redis *r, uint64_t deadline_us, struct redis_conn **ret,
+			     bool *ret_left) REQUIRES(r->lock)
 {
 	for (;;) {
 		struct list_node *n = list_pop(&r->idle);
@@ -448,6 +133,7 @@ static int redis_room_locked(struct redis *r, uint64_t deadline_us, struct redis
 
 		if (n) {
 			*ret = container_of(n, struct redis_conn, link);
+			*ret_left = (*ret)->epoch != r->epoch;
 			return 1;
 		}
 		if (r->n_conns < r->conf.max_conns) {
@@ -469,33 +155,42 @@ static void redis_forget(struct redis *r)
 	mtx_unlock(&r->lock);
 }
 
+static bool is_passing(int r)
+{
+	return r == -ECONNREFUSED || r == -ETIMEDOUT || r == -ECONNRESET || r == -EAGAIN;
+}
+
 int redis_acquire(struct redis *r, uint64_t deadline_us, struct redis_conn **ret)
 {
 	struct redis_conn *c = NULL;
 	unsigned attempt = 0;
+	bool left = false;
 	int e;
 
 	for (;;) {
 		mtx_lock(&r->lock);
-		e = redis_room_locked(r, deadline_us, &c);
+		e = redis_room_locked(r, deadline_us, &c, &left);
 		mtx_unlock(&r->lock);
 		if (e < 0)
 			return e;
-		if (e == 1 && conn_is_alive(c))
+		if (e == 1 && !left && redis_conn_is_alive(c))
 			break;
 		if (e == 1) {
-			conn_close(c); /* its room is ours */
+			if (!left)
+				redis_route_doubt(r, c->epoch);
+			redis_conn_close(c); /* its room is ours */
 			c = NULL;
 		}
 		e = conn_open(r, deadline_us, &c, NULL);
 		if (e == 0)
 			break;
 		redis_forget(r);
-		if (e != -ECONNREFUSED && e != -ETIMEDOUT && e != -ECONNRESET && e != -EAGAIN)
+		/* a master that no sentinel knows was known at the beginning */
+		if (!is_passing(e) && !(e == -ENOENT && r->mode == REDIS_SENTINEL))
 			return e;
 		if (!clock_left(deadline_us))
-			return e;
-		backoff(attempt++, deadline_us);
+			return e == -ENOENT ? -ECONNREFUSED : e;
+		backoff(r, attempt++, deadline_us);
 	}
 	c->error[0] = 0;
 	c->by_script = false;
@@ -510,8 +205,8 @@ void redis_release(struct redis_conn *c)
 	if (!c)
 		return;
 	r = c->r;
-	if (c->broken || c->pending) {
-		conn_close(c);
+	if (c->broken || c->stale || c->pending) {
+		redis_conn_close(c);
 		redis_forget(r);
 		return;
 	}
@@ -523,59 +218,94 @@ void redis_release(struct redis_conn *c)
 
 /* --- the server --- */
 
-static int check_version(struct redis_conn *c, uint64_t deadline_us, struct str *why)
+/* a cluster, by the URL or by what its node said: keys have a prefix from now on */
+static int cluster_begin(struct redis *r)
 {
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	const char *text, *v;
-	int r = redis_cmd(c, deadline_us, &reply, "INFO server");
-
-	if (r < 0) {
-		str_add(why, c->error);
-		return r == -EIO ? -EPROTO : r;
-	}
-	text = redis_reply_str(reply, NULL);
-	v = text ? strstr(text, "redis_version:") : NULL;
-	if (!v) {
-		str_add(why, "the server does not answer INFO as Redis does");
-		return -EPROTO;
-	}
-	v += strlen("redis_version:");
-	if (strtol(v, NULL, 10) < OLDEST_MAJOR) {
-		str_addf(why, "Redis %.*s is too old, 4.0 is needed", (int)strcspn(v, "\r\n"), v);
-		return -EPROTO;
-	}
+	snprintf(r->prefix, sizeof(r->prefix), "{%u}", r->url.db);
+	r->slot = redis_cluster_slot(r->prefix, strlen(r->prefix));
+	if (r->n_nodes || r->url.n_addrs)
+		return 0;
+	r->nodes = calloc(1, sizeof(*r->nodes)); /* met through a unix socket */
+	if (!r->nodes)
+		return -ENOMEM;
+	r->n_nodes = 1;
 	return 0;
 }
 
-static int check_not_clustered(struct redis_conn *c, uint64_t deadline_us, struct str *why)
+/* The first word with the server of a URL that names one. What SELECT says tells of a cluster, too,
+ * to a user who may not ask for it. */
+static int single_begin(struct redis *r, uint64_t deadline_us, struct str *why)
 {
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	const char *text;
-	int r = redis_cmd(c, deadline_us, &reply, "CLUSTER INFO");
-
-	if (c->broken)
-		return r;
-	text = r == 0 ? redis_reply_str(reply, NULL) : NULL;
-	if (!text || !strstr(text, "cluster_state:"))
-		return 0; /* an error means: no cluster, or not allowed to ask */
-	str_add(why, "the server is a node of a Redis Cluster, which is not supported");
-	return -EOPNOTSUPP;
-}
-
-static int redis_first_conn(struct redis *r, struct str *why)
-{
-	uint64_t deadline = clock_us() + r->conf.connect_timeout_us;
 	struct redis_conn *c;
-	int e = conn_open(r, deadline, &c, why);
+	int e = redis_conn_open(r, &r->node, r->url.user, r->url.password, deadline_us, &c, why);
 
 	if (e < 0)
 		return e;
+	e = redis_check_first(c, deadline_us, why);
+	if (e == 0 && r->mode == REDIS_SINGLE) {
+		e = conn_select(c, deadline_us);
+		if (e == -EINVAL && strstr(c->error, "cluster mode")) {
+			r->mode = REDIS_CLUSTER;
+			e = 0;
+		} else if (e < 0) {
+			str_add(why, c->error);
+		}
+	}
+	if (e == 0 && r->mode == REDIS_CLUSTER)
+		e = cluster_begin(r);
+	redis_conn_close(c);
+	return e;
+}
+
+static int redis_begin(struct redis *r, struct str *why)
+{
+	uint64_t deadline = clock_us() + r->conf.connect_timeout_us;
+	bool single = r->mode == REDIS_SINGLE;
+	struct redis_conn *c;
+	int e = 0;
+
+	if (r->url.n_addrs)
+		r->node = r->url.addrs[0];
+	if (single)
+		e = single_begin(r, deadline, why);
+	else if (r->mode == REDIS_CLUSTER)
+		e = cluster_begin(r);
+	if (e < 0)
+		return e;
+	r->known = r->mode == REDIS_SINGLE;
+	if (r->mode == REDIS_SINGLE || (r->mode == REDIS_SENTINEL && r->url.route != ROUTE_REPLICA))
+		r->route = ROUTE_PRIMARY;
+	if (r->mode == REDIS_SINGLE)
+		return 0;
+	e = conn_open(r, deadline, &c, why);
+	if (e < 0)
+		return e;
 	r->n_conns = 1;
-	e = check_not_clustered(c, deadline, why);
-	if (e == 0)
-		e = check_version(c, deadline, why);
+	if (!single)
+		e = redis_check_first(c, deadline, why);
 	redis_release(c);
 	return e;
+}
+
+static void redis_settings(struct redis *r, const struct redis_conf *conf)
+{
+	const struct redis_url *u = &r->url;
+
+	if (conf)
+		r->conf = *conf;
+	if (!r->conf.max_conns)
+		r->conf.max_conns = DEFAULT_CONNS;
+	if (!r->conf.connect_timeout_us)
+		r->conf.connect_timeout_us =
+			u->dial_timeout_us ? u->dial_timeout_us : DEFAULT_CONNECT_US;
+	if (!r->conf.io_timeout_us)
+		r->conf.io_timeout_us = u->read_timeout_us ? u->read_timeout_us : DEFAULT_IO_US;
+	r->min_backoff_us = u->min_backoff_us ? u->min_backoff_us : BACKOFF_FIRST_US;
+	r->max_backoff_us =
+		MAX(u->max_backoff_us ? u->max_backoff_us : BACKOFF_LAST_US, r->min_backoff_us);
+	r->mode = u->mode;
+	r->route = r->conf.read_only ? u->route : ROUTE_PRIMARY;
+	r->epoch = 1;
 }
 
 int redis_new(const char *url, const struct redis_conf *conf, struct redis **ret, struct str *err)
@@ -588,8 +318,9 @@ int redis_new(const char *url, const struct redis_conf *conf, struct redis **ret
 		return -ENOMEM;
 	mtx_init(&r->lock);
 	cond_init(&r->freed);
+	cond_init(&r->found);
 	list_init(&r->idle);
-	/* hiredis writes with write(): a server that goes away must not kill the program */
+	/* OpenSSL writes with write(): a server that goes away must not kill the program */
 	signal(SIGPIPE, SIG_IGN);
 	e = redis_url_parse(url, &r->url, err);
 	if (e < 0)
@@ -598,16 +329,10 @@ int redis_new(const char *url, const struct redis_conf *conf, struct redis **ret
 	r->name = redis_url_name(&r->url);
 	if (!r->name)
 		goto out;
-	if (conf)
-		r->conf = *conf;
-	if (!r->conf.max_conns)
-		r->conf.max_conns = DEFAULT_CONNS;
-	if (!r->conf.connect_timeout_us)
-		r->conf.connect_timeout_us = DEFAULT_CONNECT_US;
-	if (!r->conf.io_timeout_us)
-		r->conf.io_timeout_us =
-			r->url.read_timeout_us ? r->url.read_timeout_us : DEFAULT_IO_US;
-	e = redis_first_conn(r, &why);
+	redis_settings(r, conf);
+	e = r->url.tls ? redis_tls_new(&r->url.tls_conf, &r->tls, &why) : 0;
+	if (e == 0)
+		e = redis_begin(r, &why);
 	if (e < 0) {
 		str_addf(err, "%s: %s", r->name, why.len ? str_c(&why) : strerror(-e));
 		goto out;
@@ -626,13 +351,16 @@ void redis_free(struct redis *r)
 	if (!r)
 		return;
 	while ((n = list_pop(&r->idle))) {
-		conn_close(container_of(n, struct redis_conn, link));
+		redis_conn_close(container_of(n, struct redis_conn, link));
 		r->n_conns--;
 	}
 	assert(r->n_conns == 0); /* all are back */
 	cond_fini(&r->freed);
+	cond_fini(&r->found);
 	mtx_fini(&r->lock);
+	redis_tls_free(r->tls);
 	redis_url_fini(&r->url);
+	free(r->nodes);
 	free(r->name);
 	free(r);
 }
@@ -647,6 +375,11 @@ const char *redis_prefix(const struct redis *r)
 	return r->prefix;
 }
 
+bool redis_reads_replica(const struct redis *r)
+{
+	return r->route != ROUTE_PRIMARY;
+}
+
 /* --- commands that are retried --- */
 
 static bool worth_retrying(int r, bool by_script)
@@ -654,25 +387,63 @@ static bool worth_retrying(int r, bool by_script)
 	return !by_script && (r == -ETIMEDOUT || r == -ECONNRESET || r == -EAGAIN);
 }
 
-/* one command, ready for the wire */
-static int redis_insist(struct redis *r, uint64_t deadline_us, const char *cmd, size_t len,
-			struct redis_reply **ret)
+/* one command, ready for the wire, and its answer; asked: another node has the key for now */
+static int redis_try(struct redis *r, uint64_t deadline_us, const char *cmd, size_t len,
+		     struct redis_reply **ret, bool *ret_by_script, bool *ret_asked,
+		     struct redis_addr *ret_ask)
+{
+	struct redis_conn *c;
+	int e = redis_acquire(r, deadline_us, &c);
+
+	*ret_by_script = *ret_asked = false;
+	if (e < 0)
+		return e;
+	e = redis_conn_append_raw(c, cmd, len);
+	if (e == 0)
+		e = redis_next(c, deadline_us, ret);
+	*ret_by_script = c->by_script;
+	*ret_asked = c->asked;
+	*ret_ask = c->ask;
+	redis_release(c);
+	return e;
+}
+
+/* the same to a node that the slot is on its way to */
+static int redis_ask(struct redis *r, const struct redis_addr *to, uint64_t deadline_us,
+		     const char *cmd, size_t len, struct redis_reply **ret)
+{
+	struct redis_reply *ok = NULL;
+	struct redis_conn *c;
+	int e = redis_conn_open(r, to, r->url.user, r->url.password, deadline_us, &c, NULL);
+
+	if (e < 0)
+		return e;
+	e = redis_append(c, "ASKING");
+	if (e == 0)
+		e = redis_conn_append_raw(c, cmd, len);
+	if (e == 0)
+		e = redis_next(c, deadline_us, &ok);
+	redis_reply_free(ok);
+	if (e == 0)
+		e = redis_next(c, deadline_us, ret);
+	redis_conn_close(c);
+	return e;
+}
+
+/* script: what is half moved is not for it */
+static int redis_insist(struct redis *r, uint64_t deadline_us, bool script, const char *cmd,
+			size_t len, struct redis_reply **ret)
 {
 	for (unsigned attempt = 0;; attempt++) {
-		struct redis_conn *c;
-		bool by_script;
-		int e = redis_acquire(r, deadline_us, &c);
+		bool by_script, asked;
+		struct redis_addr to;
+		int e = redis_try(r, deadline_us, cmd, len, ret, &by_script, &asked, &to);
 
-		if (e)
-			return e;
-		e = conn_append_raw(c, cmd, len);
-		if (e == 0)
-			e = redis_next(c, deadline_us, ret);
-		by_script = c->by_script;
-		redis_release(c);
+		if (e == -EAGAIN && asked && !script)
+			e = redis_ask(r, &to, deadline_us, cmd, len, ret);
 		if (e == 0 || !worth_retrying(e, by_script) || !clock_left(deadline_us))
 			return e;
-		backoff(attempt, deadline_us);
+		backoff(r, attempt, deadline_us);
 	}
 }
 
@@ -688,28 +459,9 @@ int redis_once(struct redis *r, uint64_t deadline_us, struct redis_reply **ret, 
 	va_end(ap);
 	if (len < 0)
 		return -ENOMEM;
-	e = redis_insist(r, deadline_us, cmd, (size_t)len, ret);
+	e = redis_insist(r, deadline_us, false, cmd, (size_t)len, ret);
 	redisFreeCommand(cmd);
 	return e;
-}
-
-int redis_script_init(struct redis_script *s, const char *name, const char *prelude,
-		      const char *body)
-{
-	struct str text = STR_INIT;
-
-	str_add(&text, prelude);
-	str_add(&text, body);
-	sha1_hex(str_c(&text), text.len, s->sha);
-	s->name = name;
-	s->text = str_take(&text);
-	return s->text ? 0 : -ENOMEM;
-}
-
-void redis_script_fini(struct redis_script *s)
-{
-	free(s->text);
-	*s = (struct redis_script){.name = NULL};
 }
 
 /* "verb what n_keys argv…" for the wire; "EVALSHA" or "EVAL" */
@@ -741,12 +493,84 @@ int redis_eval(struct redis *r, uint64_t deadline_us, const struct redis_script 
 	add_eval(&cmd, "EVALSHA", s->sha, n_keys, argc, argv, lens);
 	if (str_error(&cmd))
 		return -ENOMEM;
-	e = redis_insist(r, deadline_us, cmd.s, cmd.len, ret);
+	e = redis_insist(r, deadline_us, true, cmd.s, cmd.len, ret);
 	if (e != -ENOEXEC)
 		return e;
 	str_reset(&cmd);
 	add_eval(&cmd, "EVAL", s->text, n_keys, argc, argv, lens); /* the server keeps it, too */
 	if (str_error(&cmd))
 		return -ENOMEM;
-	return redis_insist(r, deadline_us, cmd.s, cmd.len, ret);
+	return redis_insist(r, deadline_us, true, cmd.s, cmd.len, ret);
+}
+
+/* --- all keys --- */
+
+struct scan {
+	const char *prefix;
+	int (*fn)(void *arg, const char *key, size_t len);
+	void *arg;
+};
+
+static int scan_page(const struct scan *s, const struct redis_reply *keys)
+{
+	size_t skip = strlen(s->prefix);
+	int r = 0;
+
+	for (size_t i = 0; i < redis_reply_len(keys) && !r; i++) {
+		size_t n;
+		const char *key = redis_reply_str(redis_reply_at(keys, i), &n);
+
+		if (key && n >= skip)
+			r = s->fn(s->arg, key + skip, n - skip);
+	}
+	return r;
+}
+
+/* over one connection, since a cursor means nothing to another server; *ret_end: fn or the keys
+ * made an end */
+static int scan_once(struct redis *r, uint64_t deadline_us, const char *match, const struct scan *s,
+		     bool *ret_end)
+{
+	char cursor[24] = "0";
+	struct redis_conn *c;
+	int e = redis_acquire(r, deadline_us, &c);
+
+	if (e < 0)
+		return e;
+	do {
+		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+		const struct redis_reply *next;
+		const char *text;
+
+		e = redis_cmd(c, deadline_us, &reply, "SCAN %s MATCH %s%s COUNT 1000", cursor,
+			      s->prefix, match);
+		if (e < 0)
+			break;
+		next = redis_reply_at(reply, 0);
+		text = next ? redis_reply_str(next, NULL) : NULL;
+		if (!text || redis_reply_len(reply) != 2) {
+			e = -EPROTO;
+			break;
+		}
+		snprintf(cursor, sizeof(cursor), "%s", text);
+		e = scan_page(s, redis_reply_at(reply, 1));
+		*ret_end = e || !strcmp(cursor, "0");
+	} while (!*ret_end);
+	redis_release(c);
+	return e;
+}
+
+int redis_scan(struct redis *r, uint64_t deadline_us, const char *match,
+	       int (*fn)(void *arg, const char *key, size_t len), void *arg)
+{
+	const struct scan s = {.prefix = r->prefix, .fn = fn, .arg = arg};
+
+	for (unsigned attempt = 0;; attempt++) {
+		bool end = false;
+		int e = scan_once(r, deadline_us, match, &s, &end);
+
+		if (end || !worth_retrying(e, false) || !clock_left(deadline_us))
+			return e;
+		backoff(r, attempt, deadline_us);
+	}
 }

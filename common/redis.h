@@ -1,11 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Redis for callers that may block: a bounded set of connections, commands, pipelines, scripts.
- * hiredis stays behind this header.
+ * hiredis and OpenSSL stay behind this header.
  *
- * URLs as JuiceFS types them (docs/format.md §1.1): redis://[user]:[password]@host[:port]/db,
- * host:port/db, unix://…/path.sock?db=N. Password: URL, else REDIS_PASSWORD, else META_PASSWORD,
- * else the file META_PASSWORD_FILE. Sentinel, Cluster and TLS forms are recognised and refused by
- * name (-EOPNOTSUPP). */
+ * URLs as JuiceFS types them (docs/format.md §1):
+ *	redis://[user]:[password]@host[:port]/db	one server, or a node of a cluster
+ *	redis://…@master,sentinel[:port],…/db		the master that the sentinels name
+ *	redis://…@host:port,host:port,…/db		nodes of a cluster
+ *	host:port/db, unix://…@/path.sock?db=N, rediss:// (TLS) for redis://
+ * Password: URL, else REDIS_PASSWORD, else META_PASSWORD, else the file META_PASSWORD_FILE; the
+ * sentinels': SENTINEL_PASSWORD.
+ *
+ * Fail-over. Where the URL names sentinels or a cluster, the server is looked up, in its role, with
+ * the first connection; and again when a connection breaks, when the server says that it is not the
+ * one (READONLY, MOVED, MASTERDOWN, CLUSTERDOWN), and when it is silent for a second. Connections to
+ * a server that was left are never used again. Such an error is -EAGAIN (or -ECONNRESET), so what is
+ * retried (redis_once, redis_eval) goes on with the new server until the deadline: nothing that was
+ * acknowledged is lost but what Redis loses, since it copies to replicas after it answered. To
+ * bound that: min-replicas-to-write and min-replicas-max-lag, and appendonly yes, on the servers.
+ *
+ * In a cluster all keys begin with redis_prefix, so they lie in one slot, and every connection goes
+ * to that slot's node. While the slot is moved to another node, plain commands follow ASK; scripts
+ * wait (-EAGAIN) until it is moved whole, since half of their keys are somewhere else. */
 #ifndef STOKE_COMMON_REDIS_H
 #define STOKE_COMMON_REDIS_H
 
@@ -23,11 +38,15 @@ struct redis_conf {
 	unsigned max_conns;	     /* redis_acquire waits beyond it; 0: 32 */
 	uint64_t connect_timeout_us; /* 0: 5 s */
 	uint64_t io_timeout_us;	     /* one answer, unless the deadline is nearer; 0: 30 s */
+	/* nothing will be changed, and what is read may be a little old: then route-read of the URL
+	 * counts (replica; random and latency in a cluster) */
+	bool read_only;
 };
 
-/* Parses url and connects once: -EINVAL (malformed), -EOPNOTSUPP (a form not handled),
- * -ECONNREFUSED, -ETIMEDOUT, -EACCES (password), -EPROTO (not Redis, or older than 4.0), -EAGAIN
- * (it is still loading): err then holds one line that names the server without its password. */
+/* Parses url and connects once: -EINVAL (malformed, or a file of certificates is), -EOPNOTSUPP
+ * (another engine), -ECONNREFUSED, -ETIMEDOUT, -EACCES (password, certificate), -ENOENT (no such
+ * master, no such file), -EPROTO (not Redis, or older than 4.0), -EAGAIN (it is still loading, or a
+ * fail-over is under way): err then holds one line that names the server without its password. */
 int redis_new(const char *url, const struct redis_conf *conf, struct redis **ret, struct str *err);
 void redis_free(struct redis *r);
 /* the url for people: password replaced by **** */
@@ -36,6 +55,12 @@ const char *redis_name(const struct redis *r);
 const char *redis_prefix(const struct redis *r);
 /* overwrites the password inside the caller's copy of the url (argv) with '*' */
 void redis_blank_password(char *url);
+
+/* true where reads come from a replica: such a connection changes nothing */
+bool redis_reads_replica(const struct redis *r);
+/* How the server is set against what a volume needs: lines for people in out, "" when all is well.
+ * change: an eviction policy is changed as well. 0 or -errno (not allowed to ask). */
+int redis_advise(struct redis *r, uint64_t deadline_us, bool change, struct str *out);
 
 /* A connected connection, or -ETIMEDOUT / -ECONNREFUSED when deadline_us passes (monotonic, here
  * and below; 0: none); reconnects with back-off and jitter */
@@ -63,6 +88,12 @@ const char *redis_error(const struct redis_conn *c);
  * fails or the server is -EAGAIN: for commands that may be done twice */
 int redis_once(struct redis *r, uint64_t deadline_us, struct redis_reply **ret, const char *fmt,
 	       ...);
+
+/* Every key that matches prefix + match (a glob), without its prefix; a key may come more than
+ * once, and all of them again when the server changes. fn: 0 to go on, else the end and the result.
+ * In a cluster only the node with the slot is asked. */
+int redis_scan(struct redis *r, uint64_t deadline_us, const char *match,
+	       int (*fn)(void *arg, const char *key, size_t len), void *arg);
 
 struct redis_script {
 	const char *name;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connecting a socket within a given time, which hiredis does for each address anew. Any thread
- * that may block. */
+/* Connecting a socket within a given time, which is for all of a name's addresses together. Any
+ * thread that may block. */
 #include "common/redis_url.h"
 
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -42,7 +41,7 @@ static int connect_to(const struct sockaddr *sa, socklen_t len, uint64_t deadlin
 {
 	_cleanup_(closep) int fd = -1;
 	const int on = 1;
-	int r, flags;
+	int r;
 
 	fd = socket(sa->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
@@ -54,9 +53,6 @@ static int connect_to(const struct sockaddr *sa, socklen_t len, uint64_t deadlin
 		(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 		(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
 	}
-	flags = fcntl(fd, F_GETFL);
-	if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0)
-		return -errno;
 	*ret_fd = TAKE_FD(fd);
 	return 0;
 }
@@ -69,7 +65,7 @@ static int connect_unix(const char *path, uint64_t deadline_us, int *ret_fd)
 	return connect_to((const struct sockaddr *)&un, sizeof(un), deadline_us, ret_fd);
 }
 
-static int connect_tcp(const struct redis_url *u, uint64_t deadline_us, int *ret_fd,
+static int connect_tcp(const struct redis_addr *to, uint64_t deadline_us, int *ret_fd,
 		       struct str *why)
 {
 	const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
@@ -77,8 +73,8 @@ static int connect_tcp(const struct redis_url *u, uint64_t deadline_us, int *ret
 	char port[8];
 	int r;
 
-	snprintf(port, sizeof(port), "%u", u->port);
-	r = getaddrinfo(u->host, port, &hints, &all);
+	snprintf(port, sizeof(port), "%u", to->port);
+	r = getaddrinfo(to->host, port, &hints, &all);
 	if (r) {
 		if (why)
 			str_add(why, gai_strerror(r));
@@ -94,15 +90,17 @@ static int connect_tcp(const struct redis_url *u, uint64_t deadline_us, int *ret
 	return r;
 }
 
-int redis_connect_fd(const struct redis_url *u, uint64_t deadline_us, int *ret_fd, struct str *why)
+int redis_connect_fd(const char *path, const struct redis_addr *a, uint64_t deadline_us,
+		     int *ret_fd, struct str *why)
 {
+	size_t before = why ? why->len : 0;
 	int r;
 
-	if (!u->host)
-		r = connect_unix(u->path, deadline_us, ret_fd);
+	if (path)
+		r = connect_unix(path, deadline_us, ret_fd);
 	else
-		r = connect_tcp(u, deadline_us, ret_fd, why);
-	if (r < 0 && why && !why->len)
+		r = connect_tcp(a, deadline_us, ret_fd, why);
+	if (r < 0 && why && why->len == before)
 		str_add(why, strerror(-r));
 	/* no route, no socket file: all mean that nobody is there */
 	if (r == -ENOENT || r == -EHOSTUNREACH || r == -ENETUNREACH)

@@ -9,7 +9,7 @@
 #include "common/parse.h"
 #include "common/redis.h"
 
-enum { REDIS_PORT = 6379, PASSWORD_FILE_BYTES = 4096 };
+enum { REDIS_PORT = 6379, SENTINEL_PORT = 26379, PASSWORD_FILE_BYTES = 4096 };
 
 /* the parts of scheme://userinfo@place?query, as places in the text; userinfo and query may be
  * NULL */
@@ -69,8 +69,7 @@ static int hex(char c)
 	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* a copy with %xx resolved; -EINVAL when one is not hex or is a NUL. An empty text gives NULL. */
-static int unescape(const char *s, size_t n, char **ret)
+int redis_url_unescape(const char *s, size_t n, bool query, char **ret)
 {
 	char *out, *o;
 
@@ -80,7 +79,7 @@ static int unescape(const char *s, size_t n, char **ret)
 	if (!out)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
-		*o = s[i];
+		*o = query && s[i] == '+' ? ' ' : s[i];
 		if (s[i] == '%') {
 			int a = i + 1 < n ? hex(s[i + 1]) : -1;
 			int b = i + 2 < n ? hex(s[i + 2]) : -1;
@@ -95,6 +94,7 @@ static int unescape(const char *s, size_t n, char **ret)
 		o++;
 	}
 	*o = 0;
+	free(*ret);
 	*ret = out;
 	return 0;
 }
@@ -105,19 +105,24 @@ static int bad(struct str *err, int r, const char *what)
 	return r;
 }
 
-static int parse_scheme(const struct parts *p, bool *ret_unix, struct str *err)
+static int parse_scheme(const struct parts *p, bool *ret_unix, bool *ret_tls, struct str *err)
 {
-	if (p->scheme_len == 5 && !strncasecmp(p->scheme, "redis", 5)) {
-		*ret_unix = false;
+	static const struct {
+		const char *name;
+		bool is_unix, tls;
+	} known[] = {{"redis", false, false}, {"rediss", false, true}, {"unix", true, false}};
+
+	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+		if (p->scheme_len != strlen(known[i].name) ||
+		    strncasecmp(p->scheme, known[i].name, p->scheme_len) != 0)
+			continue;
+		*ret_unix = known[i].is_unix;
+		*ret_tls = known[i].tls;
 		return 0;
 	}
-	if (p->scheme_len == 4 && !strncasecmp(p->scheme, "unix", 4)) {
-		*ret_unix = true;
-		return 0;
-	}
-	if (p->scheme_len == 6 && !strncasecmp(p->scheme, "rediss", 6))
-		return bad(err, -EOPNOTSUPP, "rediss:// (Redis over TLS) is not supported");
-	str_addf(err, "metadata URL: engine '%.*s' is not supported, only redis:// and unix://",
+	str_addf(err,
+		 "metadata URL: engine '%.*s' is not supported, only redis://, rediss:// and "
+		 "unix://",
 		 (int)MIN(p->scheme_len, (size_t)32), p->scheme);
 	return -EOPNOTSUPP;
 }
@@ -128,16 +133,17 @@ static int parse_userinfo(const struct parts *p, struct redis_url *u, struct str
 	size_t user_len = colon ? (size_t)(colon - p->userinfo) : p->userinfo_len;
 	int r;
 
-	r = unescape(p->userinfo, user_len, &u->user);
+	r = redis_url_unescape(p->userinfo, user_len, false, &u->user);
 	if (r == 0 && colon)
-		r = unescape(colon + 1, p->userinfo_len - user_len - 1, &u->password);
+		r = redis_url_unescape(colon + 1, p->userinfo_len - user_len - 1, false,
+				       &u->password);
 	if (r == -EINVAL)
 		return bad(err, r,
 			   "user or password has a % that is not followed by two hex digits");
 	return r;
 }
 
-static int parse_db(const char *s, size_t n, struct redis_url *u, struct str *err)
+int redis_url_db(const char *s, size_t n, struct redis_url *u, struct str *err)
 {
 	char text[16];
 	uint64_t v;
@@ -152,22 +158,14 @@ static int parse_db(const char *s, size_t n, struct redis_url *u, struct str *er
 	return 0;
 }
 
-static int parse_place_tcp(const struct parts *p, struct redis_url *u, struct str *err)
+/* host, host:port, [v6], [v6]:port; port 0: none is said */
+static int parse_addr(const char *s, size_t len, struct redis_addr *ret, struct str *err)
 {
-	const char *slash = memchr(p->place, '/', p->place_len);
-	size_t len = slash ? (size_t)(slash - p->place) : p->place_len;
-	const char *comma = memchr(p->place, ',', len);
-	const char *colon = memchr(p->place, ':', len);
-	const char *host = p->place, *port = NULL;
+	const char *host = s, *port = memchr(s, ':', len);
+	size_t host_len = port ? (size_t)(port - s) : len;
 	char number[8] = "";
-	size_t host_len = len;
 	uint64_t v;
 
-	if (comma && colon && comma < colon)
-		return bad(err, -EOPNOTSUPP,
-			   "a master name and sentinels (Redis Sentinel) are not supported");
-	if (comma)
-		return bad(err, -EOPNOTSUPP, "several hosts (Redis Cluster) are not supported");
 	if (len && *host == '[') {
 		const char *end = memchr(host, ']', len);
 
@@ -175,28 +173,95 @@ static int parse_place_tcp(const struct parts *p, struct redis_url *u, struct st
 			return bad(err, -EINVAL, "'[' without ']'");
 		host++;
 		host_len = (size_t)(end - host);
-		port = end + 1 < p->place + len ? end + 1 : NULL;
+		port = end + 1 < s + len ? end + 1 : NULL;
 		if (port && *port != ':')
 			return bad(err, -EINVAL, "something between ']' and the port");
-	} else if (colon) {
-		host_len = (size_t)(colon - host);
-		port = colon;
 	}
-	u->port = REDIS_PORT;
-	if (port && port + 1 < p->place + len) {
-		size_t n = (size_t)(p->place + len - port - 1);
+	if (host_len > REDIS_HOST_MAX)
+		return bad(err, -EINVAL, "a host's name is too long");
+	*ret = (struct redis_addr){.port = 0};
+	if (port && port + 1 < s + len) {
+		size_t n = (size_t)(s + len - port - 1);
 
 		if (n < sizeof(number))
 			memcpy(number, port + 1, n);
 		if (parse_u64(number, UINT16_MAX, &v) < 0 || v == 0)
 			return bad(err, -EINVAL, "the port is not a number from 1 to 65535");
-		u->port = (uint16_t)v;
+		ret->port = (uint16_t)v;
 	}
-	u->host = host_len ? strndup(host, host_len) : strdup("localhost"); /* as go-redis */
-	if (!u->host)
+	memcpy(ret->host, host, host_len);
+	if (!host_len) /* as go-redis */
+		snprintf(ret->host, sizeof(ret->host), "localhost");
+	return 0;
+}
+
+static int parse_addrs(const char *s, size_t len, struct redis_url *u, struct str *err)
+{
+	size_t n = 1;
+
+	for (size_t i = 0; i < len; i++)
+		n += s[i] == ',';
+	if (n > REDIS_ADDRS_MAX)
+		return bad(err, -EINVAL, "too many hosts");
+	u->addrs = calloc(n, sizeof(*u->addrs));
+	if (!u->addrs)
 		return -ENOMEM;
+	while (u->n_addrs < n) {
+		const char *comma = memchr(s, ',', len);
+		size_t one = comma ? (size_t)(comma - s) : len;
+		int r;
+
+		if (!one && n > 1)
+			return bad(err, -EINVAL, "an empty name in the list of hosts");
+		r = parse_addr(s, one, &u->addrs[u->n_addrs], err);
+		if (r < 0)
+			return r;
+		u->n_addrs++;
+		s += one + !!comma;
+		len -= one + !!comma;
+	}
+	return 0;
+}
+
+/* those without a port have the last one's, as JuiceFS has it; servers and nodes have Redis's */
+static void default_ports(struct redis_url *u)
+{
+	uint16_t last = u->addrs[u->n_addrs - 1].port;
+	uint16_t port = u->mode != REDIS_SENTINEL ? REDIS_PORT : last ? last : SENTINEL_PORT;
+
+	for (size_t i = 0; i < u->n_addrs; i++)
+		if (!u->addrs[i].port)
+			u->addrs[i].port = port;
+}
+
+/* host, host,host (a cluster), or master,sentinel,sentinel: then the comma is before any colon, and
+ * some port must be said */
+static int parse_place_tcp(const struct parts *p, struct redis_url *u, struct str *err)
+{
+	const char *slash = memchr(p->place, '/', p->place_len);
+	size_t len = slash ? (size_t)(slash - p->place) : p->place_len, rest = len;
+	const char *hosts = p->place;
+	const char *comma = memchr(hosts, ',', len), *colon = memchr(hosts, ':', len);
+	int r;
+
+	if (comma && colon && comma < colon) {
+		u->mode = REDIS_SENTINEL;
+		if (comma == hosts)
+			return bad(err, -EINVAL, "no name of a master before the sentinels");
+		u->master = strndup(hosts, (size_t)(comma - hosts));
+		if (!u->master)
+			return -ENOMEM;
+		rest = (size_t)(hosts + len - comma - 1);
+		hosts = comma + 1;
+	} else if (comma) {
+		u->mode = REDIS_CLUSTER;
+	}
+	r = parse_addrs(hosts, rest, u, err);
+	if (r < 0)
+		return r;
+	default_ports(u);
 	if (slash && slash + 1 < p->place + p->place_len)
-		return parse_db(slash + 1, p->place_len - len - 1, u, err);
+		return redis_url_db(slash + 1, p->place_len - len - 1, u, err);
 	return 0;
 }
 
@@ -206,92 +271,12 @@ static int parse_place_unix(const struct parts *p, struct redis_url *u, struct s
 
 	if (!p->place_len || *p->place != '/')
 		return bad(err, -EINVAL, "unix:// needs the absolute path of a socket");
-	r = unescape(p->place, p->place_len, &u->path);
+	r = redis_url_unescape(p->place, p->place_len, false, &u->path);
 	if (r == -EINVAL)
 		return bad(err, r, "the path has a % that is not followed by two hex digits");
 	if (r == 0 && strlen(u->path) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return bad(err, -EINVAL, "the path of the socket is too long");
 	return r;
-}
-
-/* What JuiceFS and go-redis understand and what has no meaning here: tuning of their own client.
- * Anything else is a slip. */
-static bool query_is_known(const char *name, size_t n)
-{
-	static const char *const known[] = {
-		"min-retry-backoff",
-		"max-retry-backoff",
-		"write-timeout",
-		"route-read",
-		"client-cache",
-		"client-cache-size",
-		"client-cache-expire",
-		"client-cache-preload",
-		"protocol",
-		"client-name",
-		"max-retries",
-		"dial-timeout",
-		"pool-fifo",
-		"pool-size",
-		"pool-timeout",
-		"min-idle-conns",
-		"max-idle-conns",
-		"max-active-conns",
-		"conn-max-idle-time",
-		"conn-max-lifetime",
-		"idle-timeout",
-		"max-conn-age",
-		"idle-check-frequency",
-		"insecure-skip-verify",
-		"tls-cert-file",
-		"tls-key-file",
-		"tls-ca-cert-file",
-		"tls-server-name",
-	};
-
-	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-		size_t k = 0;
-
-		while (k < n && known[i][k] && (name[k] == '_' ? '-' : name[k]) == known[i][k])
-			k++;
-		if (k == n && !known[i][k])
-			return true;
-	}
-	return false;
-}
-
-static int parse_option(const char *s, size_t n, struct redis_url *u, struct str *err)
-{
-	const char *eq = memchr(s, '=', n);
-	size_t name = eq ? (size_t)(eq - s) : n;
-	char value[32] = "";
-
-	if (name == 2 && !memcmp(s, "db", 2))
-		return parse_db(eq ? eq + 1 : "", eq ? n - name - 1 : 0, u, err);
-	if (name == 12 && (!memcmp(s, "read-timeout", 12) || !memcmp(s, "read_timeout", 12))) {
-		if (eq && n - name - 1 < sizeof(value))
-			memcpy(value, eq + 1, n - name - 1);
-		if (parse_duration(value, &u->read_timeout_us) < 0)
-			return bad(err, -EINVAL, "read-timeout is not a duration");
-		return 0;
-	}
-	if (query_is_known(s, name))
-		return 0;
-	str_addf(err, "metadata URL: unknown option '%.*s'", (int)MIN(name, (size_t)64), s);
-	return -EINVAL;
-}
-
-static int parse_query(const char *q, struct redis_url *u, struct str *err)
-{
-	while (q && *q) {
-		size_t n = strcspn(q, "&");
-		int r = n ? parse_option(q, n, u, err) : 0;
-
-		if (r < 0)
-			return r;
-		q += n + (q[n] == '&');
-	}
-	return 0;
 }
 
 static int password_of_file(const char *path, char **ret, struct str *err)
@@ -337,23 +322,35 @@ static int find_password(struct redis_url *u, struct str *err)
 	return s && *s ? password_of_file(s, &u->password, err) : 0;
 }
 
+static int sentinel_password(struct redis_url *u)
+{
+	const char *s = u->mode == REDIS_SENTINEL ? getenv("SENTINEL_PASSWORD") : NULL;
+
+	if (!s || !*s)
+		return 0;
+	u->sentinel_password = strdup(s);
+	return u->sentinel_password ? 0 : -ENOMEM;
+}
+
 int redis_url_parse(const char *url, struct redis_url *ret, struct str *err)
 {
-	struct redis_url u = {.host = NULL};
+	struct redis_url u = {.mode = REDIS_SINGLE};
 	struct parts p;
 	bool is_unix;
 	int r;
 
 	url_split(url, &p);
-	r = parse_scheme(&p, &is_unix, err);
+	r = parse_scheme(&p, &is_unix, &u.tls, err);
 	if (r == 0)
 		r = parse_userinfo(&p, &u, err);
 	if (r == 0)
 		r = is_unix ? parse_place_unix(&p, &u, err) : parse_place_tcp(&p, &u, err);
 	if (r == 0)
-		r = parse_query(p.query, &u, err);
+		r = redis_url_options(p.query, &u, err);
 	if (r == 0)
 		r = find_password(&u, err);
+	if (r == 0)
+		r = sentinel_password(&u);
 	if (r < 0) {
 		if (!err->len)
 			bad(err, r, strerror(-r));
@@ -364,29 +361,54 @@ int redis_url_parse(const char *url, struct redis_url *ret, struct str *err)
 	return 0;
 }
 
+static void secret_free(char *s)
+{
+	if (s)
+		explicit_bzero(s, strlen(s));
+	free(s);
+}
+
 void redis_url_fini(struct redis_url *u)
 {
-	if (u->password)
-		explicit_bzero(u->password, strlen(u->password));
-	free(u->password);
+	secret_free(u->password);
+	secret_free(u->sentinel_password);
 	free(u->user);
-	free(u->host);
+	free(u->addrs);
+	free(u->master);
 	free(u->path);
-	*u = (struct redis_url){.host = NULL};
+	free(u->tls_conf.cert);
+	free(u->tls_conf.key);
+	free(u->tls_conf.ca);
+	free(u->tls_conf.server_name);
+	*u = (struct redis_url){.mode = REDIS_SINGLE};
 }
 
 char *redis_url_name(const struct redis_url *u)
 {
 	struct str s = STR_INIT;
 
-	str_add(&s, u->host ? "redis://" : "unix://");
+	str_add(&s, u->path ? "unix://" : u->tls ? "rediss://" : "redis://");
 	if (u->user || u->password)
 		str_addf(&s, "%s%s@", u->user ? u->user : "", u->password ? ":****" : "");
-	if (!u->host)
+	if (u->path) {
 		str_addf(&s, "%s?db=%u", u->path, u->db);
-	else if (strchr(u->host, ':'))
-		str_addf(&s, "[%s]:%u/%u", u->host, u->port, u->db);
-	else
-		str_addf(&s, "%s:%u/%u", u->host, u->port, u->db);
+		return str_take(&s);
+	}
+	if (u->master)
+		str_addf(&s, "%s,", u->master);
+	for (size_t i = 0; i < u->n_addrs; i++) {
+		const struct redis_addr *a = &u->addrs[i];
+
+		if (strchr(a->host, ':'))
+			str_addf(&s, "%s[%s]:%u", i ? "," : "", a->host, a->port);
+		else
+			str_addf(&s, "%s%s:%u", i ? "," : "", a->host, a->port);
+	}
+	str_addf(&s, "/%u", u->db);
 	return str_take(&s);
+}
+
+bool redis_addr_same(const struct redis_addr *a, const struct redis_addr *b)
+{
+	return a->port == b->port && !strcmp(a->host, b->host);
 }

@@ -143,60 +143,113 @@ static uint64_t within(uint64_t us)
 
 /* --- URLs --- */
 
+/* "host:port" of each, with a blank between */
+static void addrs_print(const struct redis_url *u, struct str *out)
+{
+	for (size_t i = 0; i < u->n_addrs; i++)
+		str_addf(out, "%s%s:%u", i ? " " : "", u->addrs[i].host, u->addrs[i].port);
+}
+
 static void url_forms_are_read_as_juicefs_reads_them(void **state)
 {
 	static const struct {
-		const char *url, *host, *path, *user, *password, *name;
-		unsigned port, db;
+		const char *url, *addrs, *path, *user, *password, *master, *name;
+		unsigned db;
+		enum redis_mode mode;
 	} rows[] = {
-		{"redis://h:7/2", "h", NULL, NULL, NULL, "redis://h:7/2", 7, 2},
-		{"h:7/2", "h", NULL, NULL, NULL, "redis://h:7/2", 7, 2},
-		{"h", "h", NULL, NULL, NULL, "redis://h:6379/0", 6379, 0},
-		{"h/1", "h", NULL, NULL, NULL, "redis://h:6379/1", 6379, 1},
-		{"REDIS://:p%40w@h", "h", NULL, NULL, "p@w", "redis://:****@h:6379/0", 6379, 0},
-		{"redis://u:p:q@h:1/", "h", NULL, "u", "p:q", "redis://u:****@h:1/0", 1, 0},
-		{"redis://u:a@b@h:1", "h", NULL, "u", "a@b", "redis://u:****@h:1/0", 1, 0},
-		{"redis://[::1]:8/4?pool_size=3&read-timeout=2s", "::1", NULL, NULL, NULL,
-		 "redis://[::1]:8/4", 8, 4},
-		{"redis://[::1]", "::1", NULL, NULL, NULL, "redis://[::1]:6379/0", 6379, 0},
-		{"unix:///a/b.sock?db=5", NULL, "/a/b.sock", NULL, NULL, "unix:///a/b.sock?db=5", 0,
-		 5},
-		{"unix://u:p@/a", NULL, "/a", "u", "p", "unix://u:****@/a?db=0", 0, 0},
+		{"redis://h:7/2", "h:7", NULL, NULL, NULL, NULL, "redis://h:7/2", 2, 0},
+		{"h:7/2", "h:7", NULL, NULL, NULL, NULL, "redis://h:7/2", 2, 0},
+		{"h", "h:6379", NULL, NULL, NULL, NULL, "redis://h:6379/0", 0, 0},
+		{"h/1", "h:6379", NULL, NULL, NULL, NULL, "redis://h:6379/1", 1, 0},
+		{"redis:///1", "localhost:6379", NULL, NULL, NULL, NULL, "redis://localhost:6379/1",
+		 1, 0},
+		{"REDIS://:p%40w@h", "h:6379", NULL, NULL, "p@w", NULL, "redis://:****@h:6379/0", 0,
+		 0},
+		{"redis://u:p:q@h:1/", "h:1", NULL, "u", "p:q", NULL, "redis://u:****@h:1/0", 0, 0},
+		{"redis://u:a@b@h:1", "h:1", NULL, "u", "a@b", NULL, "redis://u:****@h:1/0", 0, 0},
+		{"redis://[::1]:8/4?pool_size=3&read-timeout=2s", "::1:8", NULL, NULL, NULL, NULL,
+		 "redis://[::1]:8/4", 4, 0},
+		{"redis://[::1]", "::1:6379", NULL, NULL, NULL, NULL, "redis://[::1]:6379/0", 0, 0},
+		{"redis://h/1?db=6", "h:6379", NULL, NULL, NULL, NULL, "redis://h:6379/6", 6, 0},
+		{"unix:///a/b.sock?db=5", "", "/a/b.sock", NULL, NULL, NULL,
+		 "unix:///a/b.sock?db=5", 5, 0},
+		{"unix://u:p@/a", "", "/a", "u", "p", NULL, "unix://u:****@/a?db=0", 0, 0},
+		{"rediss://h/1", "h:6379", NULL, NULL, NULL, NULL, "rediss://h:6379/1", 1, 0},
+		{"redis://m,s1:26380,s2/1", "s1:26380 s2:26379", NULL, NULL, NULL, "m",
+		 "redis://m,s1:26380,s2:26379/1", 1, REDIS_SENTINEL},
+		{"redis://:p@m,s1,s2:5000/1", "s1:5000 s2:5000", NULL, NULL, "p", "m",
+		 "redis://:****@m,s1:5000,s2:5000/1", 1, REDIS_SENTINEL},
+		{"rediss://m,[::1]:5000", "::1:5000", NULL, NULL, NULL, "m",
+		 "rediss://m,[::1]:5000/0", 0, REDIS_SENTINEL},
+		{"redis://h1:1,h2:2/1", "h1:1 h2:2", NULL, NULL, NULL, NULL, "redis://h1:1,h2:2/1",
+		 1, REDIS_CLUSTER},
+		{"redis://h1,h2/1", "h1:6379 h2:6379", NULL, NULL, NULL, NULL,
+		 "redis://h1:6379,h2:6379/1", 1, REDIS_CLUSTER},
+		{"rediss://[::1]:1,[::2]:2", "::1:1 ::2:2", NULL, NULL, NULL, NULL,
+		 "rediss://[::1]:1,[::2]:2/0", 0, REDIS_CLUSTER},
 	};
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
-		struct str err = STR_INIT;
+		struct str err = STR_INIT, addrs = STR_INIT;
 		struct redis_url u;
 		char *name;
 
 		if (redis_url_parse(rows[i].url, &u, &err) < 0)
 			fail_msg("%s: %s", rows[i].url, str_c(&err));
 #define SAME(a, b) assert_true((a) && (b) ? !strcmp(a, b) : !(a) && !(b))
-		SAME(u.host, rows[i].host);
+		addrs_print(&u, &addrs);
+		assert_string_equal(str_c(&addrs), rows[i].addrs);
 		SAME(u.path, rows[i].path);
 		SAME(u.user, rows[i].user);
 		SAME(u.password, rows[i].password);
-		assert_int_equal(u.port, rows[i].port);
+		SAME(u.master, rows[i].master);
 		assert_int_equal(u.db, rows[i].db);
+		assert_int_equal(u.mode, rows[i].mode);
+		assert_int_equal(u.tls, !strncmp(rows[i].url, "rediss", 6));
 		name = redis_url_name(&u);
 		assert_string_equal(name, rows[i].name);
 		free(name);
 		redis_url_fini(&u);
 		str_fini(&err);
+		str_fini(&addrs);
 	}
 }
 
-static void url_forms_not_handled_are_refused_by_name(void **state)
+static void url_options_are_honoured_or_accepted(void **state)
+{
+	struct str err = STR_INIT;
+	struct redis_url u;
+
+	(void)state;
+	if (redis_url_parse("rediss://h?min-retry-backoff=5ms&max_retry_backoff=2s&read_timeout=3"
+			    "&dial_timeout=1m&tls-cert-file=%2fa%20b+c&tls-key-file=/k"
+			    "&tls_ca_cert_file=/ca&tls-server-name=n&insecure-skip-verify=1"
+			    "&route-read=replica&client-cache=true&client-cache-size=9"
+			    "&client-cache-expire=1m&client-cache-preload=0&write-timeout=5s"
+			    "&protocol=3&max_retries=-1&min_idle_conns=2&pool_timeout=2s",
+			    &u, &err) < 0)
+		fail_msg("%s", str_c(&err));
+	assert_int_equal(u.min_backoff_us, 5000);
+	assert_int_equal(u.max_backoff_us, 2000000);
+	assert_int_equal(u.read_timeout_us, 3000000);
+	assert_int_equal(u.dial_timeout_us, 60000000);
+	assert_string_equal(u.tls_conf.cert, "/a b c");
+	assert_string_equal(u.tls_conf.key, "/k");
+	assert_string_equal(u.tls_conf.ca, "/ca");
+	assert_string_equal(u.tls_conf.server_name, "n");
+	assert_true(u.tls_conf.skip_verify);
+	assert_int_equal(u.route, ROUTE_REPLICA);
+	redis_url_fini(&u);
+	str_fini(&err);
+}
+
+static void url_forms_that_are_wrong_are_refused_by_name(void **state)
 {
 	static const struct {
 		const char *url, *says;
 		int r;
 	} rows[] = {
-		{"redis://m,s1:26379,s2/1", "Sentinel", -EOPNOTSUPP},
-		{"redis://h1:1,h2:2/1", "Cluster", -EOPNOTSUPP},
-		{"redis://h1,h2/1", "Cluster", -EOPNOTSUPP},
-		{"rediss://h/1", "TLS", -EOPNOTSUPP},
 		{"mysql://u:geheim@(h:3306)/db", "'mysql'", -EOPNOTSUPP},
 		{"redis://h:0/1", "port", -EINVAL},
 		{"redis://h:99999/1", "port", -EINVAL},
@@ -204,7 +257,14 @@ static void url_forms_not_handled_are_refused_by_name(void **state)
 		{"redis://h/x", "database", -EINVAL},
 		{"redis://h/1/2", "database", -EINVAL},
 		{"redis://[::1/1", "']'", -EINVAL},
+		{"redis://h1:1,,h2:2/1", "empty name", -EINVAL},
+		{"redis://,s:26379/1", "master", -EINVAL},
+		{"redis://m,s:x/1", "port", -EINVAL},
 		{"redis://h/1?poolsize=3", "'poolsize'", -EINVAL},
+		{"redis://h/1?route-read=nearest", "route-read", -EINVAL},
+		{"redis://h/1?read-timeout=soon", "read-timeout", -EINVAL},
+		{"rediss://h/1?tls-cert-file=/c", "both", -EINVAL},
+		{"rediss://h/1?tls-ca-cert-file=/no/where.pem", "/no/where.pem", -ENOENT},
 		{"redis://:geheim%zz@h/1", "%", -EINVAL},
 		{"unix://a/b", "absolute", -EINVAL},
 		{"unix:///a?db=", "database", -EINVAL},
@@ -478,9 +538,9 @@ static void a_cluster_is_recognised_over_tcp(void **state)
 	for (int i = 0; i < 500 && !is_listening((struct sockaddr *)&in, sizeof(in)); i++)
 		pause_ms(20);
 	snprintf(text, sizeof(text), "127.0.0.1:%s/0", port);
-	assert_int_equal(try_url(text, "Cluster"), -EOPNOTSUPP);
+	assert_int_equal(try_url(text, "has no node for slot"), -EAGAIN);
 	snprintf(text, sizeof(text), "127.0.0.1:%s/1", port);
-	assert_int_equal(try_url(text, "cluster"), -EOPNOTSUPP);
+	assert_int_equal(try_url(text, "has no node for slot"), -EAGAIN);
 	stop_server(pid);
 	assert_int_equal(try_url(text, "refused"), -ECONNREFUSED);
 }
@@ -690,7 +750,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(url_forms_are_read_as_juicefs_reads_them),
-		cmocka_unit_test(url_forms_not_handled_are_refused_by_name),
+		cmocka_unit_test(url_options_are_honoured_or_accepted),
+		cmocka_unit_test(url_forms_that_are_wrong_are_refused_by_name),
 		cmocka_unit_test(blank_password_leaves_the_rest),
 		cmocka_unit_test(password_is_looked_for_in_order),
 		cmocka_unit_test(commands_and_pipelines_keep_bytes),

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What redis*.c share. redis.c: the pool and commands that are retried; redis_conn.c: one
+ * connection; redis_route.c: which server is asked, with redis_sentinel.c and redis_cluster.c;
+ * redis_check.c: what the server is and how it is set. */
+#ifndef STOKE_COMMON_REDIS_INNER_H
+#define STOKE_COMMON_REDIS_INNER_H
+
+#include "common/list.h"
+#include "common/mtx.h"
+#include "common/redis.h"
+#include "common/redis_tls.h"
+#include "common/redis_url.h"
+
+struct redisReader;
+
+enum { REDIS_PROBE_US = 1000000 }; /* so long is one sentinel or node asked where the server is */
+
+struct redis {
+	struct redis_url url;
+	enum redis_mode mode;
+	struct redis_tls *tls; /* NULL: none */
+	char *name;
+	char prefix[REDIS_PREFIX_MAX];
+	unsigned slot; /* of the prefix, in a cluster */
+	struct redis_conf conf;
+	enum redis_route route; /* PRIMARY unless the caller only reads */
+	uint64_t min_backoff_us, max_backoff_us;
+	bool on_replica; /* the server of the URL was a replica when it was first asked */
+
+	struct mtx lock;
+	struct cond freed; /* an idle connection, or room for one */
+	struct list_node idle GUARDED_BY(lock);
+	unsigned n_conns GUARDED_BY(lock);
+
+	/* which server is asked; see redis_route.c */
+	struct cond found;
+	struct redis_addr node GUARDED_BY(lock);
+	uint64_t epoch GUARDED_BY(lock);   /* counts the servers; a connection knows its own */
+	bool known GUARDED_BY(lock);	   /* node is believed */
+	bool looking GUARDED_BY(lock);	   /* one thread asks; the three below are its own */
+	uint64_t n_looks GUARDED_BY(lock); /* how often somebody asked */
+	int look_result GUARDED_BY(lock);  /* of the last time */
+	uint64_t looked_us GUARDED_BY(lock);
+	struct redis_addr *nodes; /* of the cluster, as last told; up to REDIS_ADDRS_MAX */
+	size_t n_nodes;
+	unsigned first; /* who is asked first: the one that answered last time */
+};
+
+struct redis_conn {
+	struct redis *r;
+	int fd;
+	struct redis_tls_conn *tls;
+	struct redisReader *reader;
+	struct str out; /* appended, not sent yet */
+	struct list_node link;
+	struct redis_addr addr;
+	uint64_t epoch;	  /* r->epoch when it was opened; 0: not one of the pool */
+	unsigned pending; /* replies not taken */
+	bool broken;
+	bool stale;	/* its server is not the right one any more: not to be used again */
+	bool by_script; /* the last error is a script's own number: "ERRNO n" */
+	bool asked;	/* the last error says that ask has the key for now */
+	struct redis_addr ask;
+	char error[256];
+};
+
+/* --- redis_conn.c --- */
+
+/* Connects, with TLS, and gives user and password (NULL: none). The connection belongs to no pool:
+ * redis_conn_close. On failure ret is untouched and why (may be NULL) tells more than the number. */
+int redis_conn_open(struct redis *r, const struct redis_addr *a, const char *user,
+		    const char *password, uint64_t deadline_us, struct redis_conn **ret,
+		    struct str *why);
+void redis_conn_close(struct redis_conn *c);
+/* a server that closed or said something unasked is of no use */
+bool redis_conn_is_alive(struct redis_conn *c);
+/* a command ready for the wire */
+int redis_conn_append_raw(struct redis_conn *c, const char *cmd, size_t len);
+
+/* --- redis_route.c --- */
+
+/* The server to ask now, found out by one thread for all. -ECONNREFUSED, -ETIMEDOUT, -EAGAIN. */
+int redis_route_get(struct redis *r, uint64_t deadline_us, struct redis_addr *ret,
+		    uint64_t *ret_epoch, struct str *why);
+/* the server of that epoch failed or is not what it was: it is looked for again, by who needs it */
+void redis_route_doubt(struct redis *r, uint64_t epoch);
+/* the server of that epoch says that another one has the slot */
+void redis_route_moved(struct redis *r, uint64_t epoch, const struct redis_addr *to);
+/* The server of that epoch is silent: true when another one took its place. Asks at most once a
+ * second, for all. */
+bool redis_route_left(struct redis *r, uint64_t epoch);
+
+/* --- redis_sentinel.c, redis_cluster.c: called by one thread at a time --- */
+
+/* keep: the server that was used last, NULL if it is in doubt; it stays if it may */
+int redis_sentinel_find(struct redis *r, uint64_t deadline_us, const struct redis_addr *keep,
+			struct redis_addr *ret, struct str *why);
+int redis_cluster_find(struct redis *r, uint64_t deadline_us, const struct redis_addr *keep,
+		       struct redis_addr *ret, struct str *why);
+unsigned redis_cluster_slot(const char *key, size_t len);
+
+/* --- redis_check.c --- */
+
+/* the first connection: is it Redis, new enough, a cluster's node. Sets r->mode, r->on_replica. */
+int redis_check_first(struct redis_conn *c, uint64_t deadline_us, struct str *why);
+/* is it in the role that it is used in: 0, or -EAGAIN */
+int redis_check_role(struct redis_conn *c, uint64_t deadline_us, bool replica, struct str *why);
+
+#endif
