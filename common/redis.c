@@ -9,7 +9,7 @@
  *	closed		when it comes back broken or with unread replies, or its server was left
  *
  * Invariant: n_conns <= max_conns. */
-#include "common/redis_inner.h"
+#include "common/redis.h"
 
 #include <hiredis/hiredis.h>
 #include <signal.h>
@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "common/redis_inner.h"
 
 enum {
 	DEFAULT_CONNS = 32,

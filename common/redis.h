@@ -11,12 +11,13 @@
  * sentinels': SENTINEL_PASSWORD.
  *
  * Fail-over. Where the URL names sentinels or a cluster, the server is looked up, in its role, with
- * the first connection; and again when a connection breaks, when the server says that it is not the
- * one (READONLY, MOVED, MASTERDOWN, CLUSTERDOWN), and when it is silent for a second. Connections to
- * a server that was left are never used again. Such an error is -EAGAIN (or -ECONNRESET), so what is
- * retried (redis_once, redis_eval) goes on with the new server until the deadline: nothing that was
- * acknowledged is lost but what Redis loses, since it copies to replicas after it answered. To
- * bound that: min-replicas-to-write and min-replicas-max-lag, and appendonly yes, on the servers.
+ * the first connection; and again when a connection breaks, when the server says that it is not
+ * the one (READONLY, MOVED, MASTERDOWN, CLUSTERDOWN), and when it is silent for a second.
+ * Connections to a server that was left are never used again. Such an error is -EAGAIN or
+ * -ECONNRESET, so what is retried (redis_once, redis_eval) goes on with the new server until the
+ * deadline: nothing that was acknowledged is lost but what Redis loses, since it copies to replicas
+ * after it answered. To bound that, on the servers: min-replicas-to-write, min-replicas-max-lag and
+ * appendonly yes.
  *
  * In a cluster all keys begin with redis_prefix, so they lie in one slot, and every connection goes
  * to that slot's node. While the slot is moved to another node, plain commands follow ASK; scripts

@@ -87,7 +87,7 @@ static int moved_error(struct redis_conn *c, const char *s)
 /* the server cannot do it: perhaps another one can by now */
 static int elsewhere_error(struct redis_conn *c)
 {
-	if (c->r->on_replica)
+	if (c->r->on_replica || c->r->route != ROUTE_PRIMARY)
 		return -EROFS;
 	c->stale = true;
 	if (c->epoch)

@@ -67,7 +67,7 @@ struct redis_conn {
 /* --- redis_conn.c --- */
 
 /* Connects, with TLS, and gives user and password (NULL: none). The connection belongs to no pool:
- * redis_conn_close. On failure ret is untouched and why (may be NULL) tells more than the number. */
+ * redis_conn_close. On failure ret is untouched and why (may be NULL) tells more. */
 int redis_conn_open(struct redis *r, const struct redis_addr *a, const char *user,
 		    const char *password, uint64_t deadline_us, struct redis_conn **ret,
 		    struct str *why);

@@ -70,7 +70,12 @@ static const struct meta_ops redis_ops = {
 
 struct redis *meta_redis(struct meta *m)
 {
-	return m->ops == &redis_ops ? redis_engine(m)->redis : NULL;
+	struct meta_redis *mr = redis_engine(m);
+
+	if (m->ops != &redis_ops)
+		return NULL;
+	/* the group's registry writes */
+	return redis_reads_replica(mr->redis) ? mr->own_redis : mr->redis;
 }
 
 static int scripts_init(struct meta_redis *mr)
@@ -193,7 +198,7 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 {
 	/* 16 threads each of metadata and data, warm-ups, the group's registry: none of them may
 	 * wait for another's connection while Redis is slow */
-	static const struct redis_conf shared = {.max_conns = 48};
+	const struct redis_conf shared = {.max_conns = 48, .read_only = conf->read_only};
 	static const struct redis_conf own = {.max_conns = DELETE_THREADS + 3};
 	struct meta_conf c = *conf;
 	struct meta_redis *mr;

@@ -359,11 +359,25 @@ static int session_new(struct meta_redis *mr, struct str *err)
 	return r;
 }
 
+/* what is known to lose metadata is said once, line by line */
+static void advise(struct meta_redis *mr)
+{
+	_cleanup_(str_fini) struct str text = STR_INIT;
+	uint64_t deadline = op_deadline(mr);
+	char *line, *rest;
+
+	if (redis_advise(mr->own_redis, deadline, !mr->base.conf.read_only, &text) || !text.len)
+		return;
+	for (line = strtok_r(text.s, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+		log_warn("%s: %s", redis_name(mr->own_redis), line);
+}
+
 int redis_start(struct meta *m, struct str *err)
 {
 	struct meta_redis *mr = redis_engine(m);
 	int r = 0;
 
+	advise(mr);
 	if (!m->conf.read_only) {
 		r = session_new(mr, err);
 		if (!r)

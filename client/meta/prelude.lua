@@ -22,6 +22,12 @@ local TRASH = '\127\255\255\255\16\0\0\0'
 local TRASH_TEXT = '9223372032828243968'
 local NONE = '\0\0\0\0\0\0\0\0'
 
+-- In a cluster whose slot is on its way to another node, asking for a key that is never there is an
+-- error: the script ends before it takes keys that have left for keys that do not exist.
+if P ~= '' then
+	call('EXISTS', P .. '_absent')
+end
+
 local function fail(n)
 	return redis.error_reply('ERRNO ' .. n)
 end
