@@ -31,12 +31,33 @@ static int add_json(json_t *v, const char *name, struct str *out)
 	return str_error(out);
 }
 
+/* JuiceFS adds what volumes made before 1.4 lack, and would load its absence as null */
+static json_t *with_tiers(json_t *v)
+{
+	json_t *o = json_object(), *member;
+	const char *name;
+
+	json_object_foreach(v, name, member)
+	{
+		(void)json_object_set(o, name, member);
+		if (strcmp(name, json_object_get(v, "StorageClass") ? "StorageClass" : "Storage") ==
+		    0)
+			(void)json_object_set_new(o, "Tiers",
+						  json_pack("{s:{s:i, s:s, s:s}}", "0", "ID", 0,
+							    "StorageClass", "", "Tag", ""));
+	}
+	json_decref(v);
+	return o;
+}
+
 static int add_setting(const struct setting *set, bool keep_secret, struct str *out)
 {
 	static const char *const secrets[] = {"SecretKey", "SessionToken"};
 	json_t *v = json_loads(set->text, 0, NULL);
 	int r;
 
+	if (v && !json_is_object(json_object_get(v, "Tiers")) && json_object_get(v, "Storage"))
+		v = with_tiers(v);
 	if (!v)
 		return -EPROTO;
 	for (size_t i = 0; i < ARRAY_LEN(secrets) && !keep_secret; i++) {
