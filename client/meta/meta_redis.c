@@ -63,6 +63,7 @@ static const struct meta_ops redis_ops = {
 	.getlk = redis_getlk,
 	.fallocate = redis_fallocate,
 	.copy_file_range = redis_copy_file_range,
+	.compact = redis_compact,
 	.start = redis_start,
 	.stop = redis_stop,
 	.free = redis_free_engine,
@@ -199,7 +200,7 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	/* 16 threads each of metadata and data, warm-ups, the group's registry: none of them may
 	 * wait for another's connection while Redis is slow */
 	const struct redis_conf shared = {.max_conns = 48, .read_only = conf->read_only};
-	static const struct redis_conf own = {.max_conns = DELETE_THREADS + 3};
+	static const struct redis_conf own = {.max_conns = DELETE_THREADS + 8};
 	struct meta_conf c = *conf;
 	struct meta_redis *mr;
 	int r;
@@ -242,6 +243,7 @@ static void redis_free_engine(struct meta *m)
 {
 	struct meta_redis *mr = redis_engine(m);
 
+	compactor_free(mr);
 	for (int i = 0; i < SC_COUNT; i++)
 		redis_script_fini(&mr->scripts[i]);
 	redis_free(mr->own_redis);

@@ -29,7 +29,7 @@ enum {
 	STAT_BATCH = 100,
 	DIRS_MAX = 16384, /* directories with statistics to flush */
 	DELETES_MAX = 65536,
-	DELETE_THREADS = 4,
+	DELETE_THREADS = 10, /* at most */
 	UUID_TEXT = 36,
 	MARK_TRIES = 3, /* so often may the volume move under one operation */
 };
@@ -67,7 +67,8 @@ struct meta_redis {
 	pthread_t beat_thread, stat_thread;
 	bool beat_running, stat_running;
 	struct workq *deletes;
-	uint64_t delete_until_us; /* stopping: deletes give up then; relaxed atomic, 0: none */
+	struct compactor *compactor; /* NULL: nothing is compacted */
+	uint64_t delete_until_us;    /* stopping: deletes give up then; relaxed atomic, 0: none */
 };
 
 /* What an operation knows the volume by, and sends: its answer is of that volume, or -ESTALE. */
@@ -196,6 +197,24 @@ int lists_find(struct meta_redis *mr, struct redis_conn *c, uint64_t deadline_us
 int lists_find_alone(struct meta_redis *mr, uint64_t inode, uint32_t first, uint32_t end,
 		     struct lists *ret);
 void lists_fini(struct lists *l);
+
+/* the lists of chunks [index, index + n), with the attributes they belong to */
+int lists_read(struct meta_redis *mr, uint64_t inode, uint32_t index, uint32_t n,
+	       uint64_t deadline_us, struct chunk_list *ret);
+/* the volume that the slice's number is of; -ESTALE: there is another one by now */
+int slice_mark(struct meta_redis *mr, const struct slice *s, struct mark *ret);
+/* the objects of a slice, and what was counted of it */
+int slice_delete(struct meta_redis *mr, uint64_t id, uint32_t size);
+
+/* Compaction (meta_redis_compact.c). written, read: what was seen tells whether a list is too long;
+ * it becomes shorter soon, or, when it is far too long, before written returns */
+int compactor_start(struct meta_redis *mr);
+/* what runs is ended; nothing begins any more */
+void compactor_stop(struct meta_redis *mr);
+void compactor_free(struct meta_redis *mr);
+void compact_written(struct meta_redis *mr, uint64_t inode, uint32_t index, uint64_t records);
+void compact_read(struct meta_redis *mr, uint64_t inode, const struct chunk_list *l);
+int redis_compact(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed);
 
 /* meta_redis_range.c */
 int redis_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode,

@@ -25,8 +25,8 @@ static int reply_slices(const struct redis_reply *list, struct chunk_list *ret)
 	return 0;
 }
 
-static int read_lists(struct meta_redis *mr, uint64_t inode, uint32_t index, uint32_t n,
-		      uint64_t deadline_us, struct chunk_list *ret)
+int lists_read(struct meta_redis *mr, uint64_t inode, uint32_t index, uint32_t n,
+	       uint64_t deadline_us, struct chunk_list *ret)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
@@ -63,20 +63,25 @@ int redis_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int fla
 {
 	struct meta_redis *mr = redis_engine(m);
 	struct chunk_list l;
-	int r = read_lists(mr, inode, 0, 1, op_deadline(mr), &l);
+	int r = lists_read(mr, inode, 0, 1, op_deadline(mr), &l);
 
 	(void)c;
 	(void)flags;
-	if (!r)
-		*ret = l;
-	return r;
+	if (r)
+		return r;
+	compact_read(mr, inode, &l);
+	*ret = l;
+	return 0;
 }
 
 int redis_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret)
 {
 	struct meta_redis *mr = redis_engine(m);
+	int r = lists_read(mr, inode, index, n, data_deadline(mr), ret);
 
-	return read_lists(mr, inode, index, n, data_deadline(mr), ret);
+	for (uint32_t i = 0; !r && i < n; i++)
+		compact_read(mr, inode, &ret[i]);
+	return r;
 }
 
 int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode)
@@ -113,7 +118,7 @@ int redis_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume)
 }
 
 /* the volume that the slice's number is of; -ESTALE: there is another one by now */
-static int slice_mark(struct meta_redis *mr, const struct slice *s, struct mark *ret)
+int slice_mark(struct meta_redis *mr, const struct slice *s, struct mark *ret)
 {
 	bool old;
 	int r = mark_take(mr, ret);
@@ -164,6 +169,7 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 	if (r)
 		return r;
 	stat_resized(mr, inode, &a, before);
+	compact_written(mr, inode, index, (uint64_t)reply_int(reply_at(reply, 1)));
 	*ret = a;
 	return 0;
 }

@@ -23,7 +23,7 @@ static uint64_t own_deadline(const struct meta_redis *mr)
 	return clock_us() + mr->base.conf.timeout_us;
 }
 
-static int delete_slice(struct meta_redis *mr, uint64_t id, uint32_t size)
+int slice_delete(struct meta_redis *mr, uint64_t id, uint32_t size)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	int r = mr->base.delete_fn(mr->base.delete_arg, id, size);
@@ -54,7 +54,7 @@ static int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index, b
 		int64_t size = reply_int(reply_at(reply, i + 1));
 
 		if (id > 0 && size > 0)
-			r = delete_slice(mr, (uint64_t)id, (uint32_t)size);
+			r = slice_delete(mr, (uint64_t)id, (uint32_t)size);
 	}
 	return r;
 }
@@ -169,7 +169,7 @@ void delete_later(struct meta_redis *mr, uint64_t inode, uint64_t length)
 {
 	struct delete_job *d;
 
-	if (!mr->base.delete_fn || !mr->deletes)
+	if (!mr->base.delete_fn || !mr->base.conf.max_deletes || !mr->deletes)
 		return;
 	d = calloc(1, sizeof(*d));
 	if (!d)
@@ -206,7 +206,7 @@ static int slices_page(struct meta_redis *mr, const struct redis_reply *page)
 		const char *p = reply_text(reply_at(page, i), &n);
 
 		if (reply_int(reply_at(page, i + 1)) < 0 && slice_field_parse(p, n, &id, &size))
-			r = delete_slice(mr, id, (uint32_t)size);
+			r = slice_delete(mr, id, (uint32_t)size);
 	}
 	return r;
 }
@@ -262,7 +262,7 @@ void slices_clean_later(struct meta_redis *mr)
 {
 	struct delete_job *d;
 
-	if (!mr->base.delete_fn || !mr->deletes)
+	if (!mr->base.delete_fn || !mr->base.conf.max_deletes || !mr->deletes)
 		return;
 	d = calloc(1, sizeof(*d));
 	if (!d)

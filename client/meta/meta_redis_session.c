@@ -374,17 +374,21 @@ static void advise(struct meta_redis *mr)
 
 int redis_start(struct meta *m, struct str *err)
 {
+	unsigned threads = MIN(m->conf.max_deletes, (unsigned)DELETE_THREADS);
 	struct meta_redis *mr = redis_engine(m);
 	int r = 0;
 
+	threads += threads == 0; /* what is counted is counted, even if nothing is deleted */
 	advise(mr);
 	if (!m->conf.read_only) {
 		r = session_new(mr, err);
 		if (!r)
-			r = workq_new("meta-delete", DELETE_THREADS, DELETES_MAX, &mr->deletes);
+			r = workq_new("meta-delete", threads, DELETES_MAX, &mr->deletes);
 		if (!r)
 			r = thread_start("meta-stat", stat_main, mr, &mr->stat_thread);
 		mr->stat_running = !r;
+		if (!r)
+			r = compactor_start(mr);
 	}
 	if (!r)
 		r = thread_start("meta-beat", beat_main, mr, &mr->beat_thread);
@@ -424,6 +428,7 @@ void redis_stop(struct meta *m)
 	mr->stopping = true;
 	cond_broadcast(&mr->wake);
 	mtx_unlock(&m->lock);
+	compactor_stop(mr);
 	if (mr->beat_running)
 		pthread_join(mr->beat_thread, NULL);
 	if (mr->stat_running)

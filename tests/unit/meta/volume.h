@@ -85,7 +85,8 @@ static _unused_ struct meta_conf test_conf(void)
 	return (struct meta_conf){.timeout_us = 5000000,
 				  .heartbeat_us = 12000000,
 				  .skip_dir_mtime_us = 0,
-				  .mount_point = "/mnt/test"};
+				  .mount_point = "/mnt/test",
+				  .max_deletes = 4};
 }
 
 static _unused_ void fresh_volume(unsigned trash_days)
