@@ -232,7 +232,8 @@ void job_reply_err(struct job *j, int status)
 	struct handle copy;
 
 	forget_handle(j, &copy);
-	fuse_reply_err(j->req, -status);
+	if (job_claim(j))
+		fuse_reply_err(j->req, -status);
 	end_plain(j, status);
 }
 
@@ -242,7 +243,8 @@ void job_reply_entry(struct job *j, const struct vfs_entry *e)
 	struct str text = STR_INIT;
 
 	to_param(e, &p);
-	fuse_reply_entry(j->req, &p);
+	if (job_claim(j))
+		fuse_reply_entry(j->req, &p);
 	if (logging(j))
 		entry_text(&text, e, true);
 	end(j, 0, &text);
@@ -256,7 +258,8 @@ void job_reply_attr(struct job *j, const struct vfs_entry *e)
 
 	forget_handle(j, &copy);
 	to_stat(e, &st);
-	fuse_reply_attr(j->req, &st, seconds(e->attr_us));
+	if (job_claim(j))
+		fuse_reply_attr(j->req, &st, seconds(e->attr_us));
 	if (logging(j))
 		entry_text(&text, e, false);
 	end(j, 0, &text);
@@ -272,10 +275,13 @@ void job_reply_open(struct job *j, const struct vfs_entry *created, struct handl
 	fi->fh = (uintptr_t)h;
 	fi->keep_cache = keep;
 	fi->direct_io = h->kind == HANDLE_INTERNAL;
-	fi->noflush = h->kind != HANDLE_FILE || !h->wfile;
+	/* where this mount keeps locks, every close may end some of its process's */
+	fi->noflush = h->kind != HANDLE_FILE || (!h->wfile && !j->f->locks);
 	if (logging(j))
 		str_addf(&text, " [fh:%" PRIu64 "]", h->number);
-	if (created) {
+	if (!job_claim(j)) {
+		r = -ENOENT;
+	} else if (created) {
 		to_param(created, &p);
 		r = fuse_reply_create(j->req, &p, fi);
 	} else {
@@ -294,7 +300,9 @@ void job_reply_data(struct job *j, const struct iovec *iov, int n, size_t total)
 	struct handle copy;
 
 	forget_handle(j, &copy);
-	if (total == 0)
+	if (!job_claim(j))
+		total = 0;
+	else if (total == 0)
 		fuse_reply_buf(j->req, NULL, 0);
 	else if (n == 1)
 		fuse_reply_buf(j->req, iov->iov_base, iov->iov_len);
@@ -311,7 +319,8 @@ void job_reply_write(struct job *j, size_t total)
 	struct handle copy;
 
 	forget_handle(j, &copy);
-	fuse_reply_write(j->req, total);
+	if (job_claim(j))
+		fuse_reply_write(j->req, total);
 	metric_add(j->f->write_bytes, total);
 	end_plain(j, 0);
 }
@@ -320,7 +329,8 @@ void job_reply_readlink(struct job *j, const char *target)
 {
 	struct str text = STR_INIT;
 
-	fuse_reply_readlink(j->req, target);
+	if (job_claim(j))
+		fuse_reply_readlink(j->req, target);
 	if (logging(j))
 		str_addf(&text, " (%s)", target);
 	end(j, 0, &text);
@@ -341,7 +351,8 @@ void job_reply_statfs(struct job *j, const struct meta_statfs *s)
 		.f_namemax = NAME_LEN_MAX,
 	};
 
-	fuse_reply_statfs(j->req, &v);
+	if (job_claim(j))
+		fuse_reply_statfs(j->req, &v);
 	end_plain(j, 0);
 }
 
@@ -351,7 +362,9 @@ void job_reply_xattr(struct job *j, const char *value, size_t len)
 		job_reply_err(j, -ERANGE);
 		return;
 	}
-	if (j->size == 0)
+	if (!job_claim(j))
+		len = 0;
+	else if (j->size == 0)
 		fuse_reply_xattr(j->req, len);
 	else
 		fuse_reply_buf(j->req, value, len);
@@ -401,7 +414,8 @@ void job_reply_dir(struct job *j, bool plus)
 		used += n;
 	}
 	forget_handle(j, &copy);
-	fuse_reply_buf(j->req, buf, used);
+	if (job_claim(j))
+		fuse_reply_buf(j->req, buf, used);
 	free(buf);
 	if (logging(j))
 		str_addf(&text, " (%u)", count);
@@ -418,7 +432,8 @@ void job_reply_lock(struct job *j, const struct meta_lock *l)
 	struct handle copy;
 
 	forget_handle(j, &copy);
-	fuse_reply_lock(j->req, &f);
+	if (job_claim(j))
+		fuse_reply_lock(j->req, &f);
 	end_plain(j, 0);
 }
 
@@ -427,13 +442,15 @@ void job_reply_lseek(struct job *j, uint64_t at)
 	struct handle copy;
 
 	forget_handle(j, &copy);
-	fuse_reply_lseek(j->req, (off_t)at);
+	if (job_claim(j))
+		fuse_reply_lseek(j->req, (off_t)at);
 	end_plain(j, 0);
 }
 
 void job_reply_ioctl(struct job *j, const void *out, size_t len)
 {
-	fuse_reply_ioctl(j->req, 0, out, len);
+	if (job_claim(j))
+		fuse_reply_ioctl(j->req, 0, out, len);
 	end_plain(j, 0);
 }
 
