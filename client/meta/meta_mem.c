@@ -256,6 +256,7 @@ static void mem_free(struct meta *m)
 	if (mm->inodes.slot)
 		hashmap_each(&mm->inodes, free_one, mm);
 	hashmap_fini(&mm->inodes);
+	mem_rules_free(mm);
 	mem_refs_free(mm);
 	mtx_fini(&mm->lock);
 	meta_fini(m);
@@ -287,6 +288,10 @@ static const struct meta_ops mem_ops = {
 	.setxattr = mem_setxattr,
 	.listxattr = mem_listxattr,
 	.removexattr = mem_removexattr,
+	.getfacl = mem_getfacl,
+	.setfacl = mem_setfacl,
+	.touch_atime = mem_touch_atime,
+	.tmpfile = mem_tmpfile,
 	.start = mem_start,
 	.stop = mem_stop,
 	.free = mem_free,
@@ -300,7 +305,7 @@ static int mem_setting(uint32_t block_size, unsigned trash_days, struct setting 
 		 "{\"Name\": \"memory\", \"UUID\": \"00000000-0000-4000-8000-000000000000\", "
 		 "\"Storage\": \"file\", \"Bucket\": \"/nowhere/\", \"BlockSize\": %u, "
 		 "\"Compression\": \"none\", \"TrashDays\": %u, \"MetaVersion\": 1, "
-		 "\"DirStats\": true, \"EnableACL\": false}",
+		 "\"DirStats\": true, \"EnableACL\": true}",
 		 block_size / 1024, trash_days);
 	return str_error(&text) ? -ENOMEM : setting_parse(str_c(&text), text.len, ret, &err);
 }
@@ -340,6 +345,7 @@ int meta_mem_new(const struct meta_conf *conf, uint32_t block_size, unsigned tra
 	}
 	r = meta_init(&mm->base, &mem_ops, conf, s);
 	mtx_init(&mm->lock);
+	list_init(&mm->rules);
 	mm->next_inode = INODE_ROOT + 1;
 	mm->next_slice = 1;
 	if (!r)

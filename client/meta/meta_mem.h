@@ -57,6 +57,8 @@ struct meta_mem {
 	struct hashmap inodes;
 	struct hashmap refs; /* struct mem_ref: slices that more than one record refers to */
 	uint64_t next_inode, next_slice, next_trash;
+	struct list_node rules; /* ACLs */
+	uint32_t last_rule;
 	int64_t used, total;
 };
 
@@ -82,6 +84,35 @@ void mem_xattrs_free(struct mem_inode *i);
 /* deletes the objects of its slices if data is set, then the inode */
 void mem_inode_free(struct meta_mem *mm, struct mem_inode *i, bool data);
 struct mem_entry *mem_entry_find(struct mem_inode *dir, const char *name);
+
+/* a directory where something may get a name */
+int mem_check_into(const struct mem_inode *dir);
+/* an inode to be made in a directory, without its entry. meta_mem_make.c */
+struct mem_make {
+	const struct meta_ctx *c;
+	uint8_t type;
+	uint32_t mode, umask, rdev;
+	const char *target;
+	struct time_ns now;
+};
+int mem_make_in_locked(struct meta_mem *mm, const struct mem_inode *dir, const struct mem_make *k,
+		       struct mem_inode **ret) REQUIRES(mm->lock);
+int mem_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
+		uint32_t umask, uint64_t *ret, struct attr *ret_attr);
+
+/* meta_mem_acl.c */
+void mem_rules_free(struct meta_mem *mm);
+int mem_rule_get_locked(struct meta_mem *mm, uint32_t id, struct acl *ret) REQUIRES(mm->lock);
+int mem_rule_number_locked(struct meta_mem *mm, const struct acl *a, uint32_t *ret)
+	REQUIRES(mm->lock);
+uint16_t mem_rule_mode(const struct acl *a);
+void mem_rule_chmod(struct acl *a, uint16_t mode);
+/* the ACLs that a new inode gets from its directory, and the mode with them */
+int mem_inherit_locked(struct meta_mem *mm, const struct attr *dir, struct attr *a)
+	REQUIRES(mm->lock);
+int mem_getfacl(struct meta *m, uint64_t inode, enum acl_type type, struct acl *ret);
+int mem_setfacl(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum acl_type type,
+		const struct acl *rule, struct attr *ret);
 
 int mem_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
 	       uint64_t *ret, struct attr *ret_attr);
@@ -125,5 +156,6 @@ int mem_setxattr(struct meta *m, uint64_t inode, const char *name, const void *v
 		 int flags);
 int mem_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len);
 int mem_removexattr(struct meta *m, uint64_t inode, const char *name);
+int mem_touch_atime(struct meta *m, uint64_t inode, struct attr *a);
 
 #endif

@@ -2,91 +2,163 @@
 /* The engine in memory: attributes and extended attributes; the rules are those of setattr.lua. */
 #include "client/meta/meta_mem.h"
 
-enum { SUGID = 06000 };
-
-struct change {
-	struct attr a;
-	bool changed;
+enum {
+	SGID = 02000,
+	SUGID = 06000,
+	FIXED = ATTR_IMMUTABLE | ATTR_APPEND,
+	CHATTR = FIXED | ATTR_SKIP_TRASH
 };
 
-static int set_owner(const struct attr *cur, const struct meta_ctx *c, unsigned set,
-		     const struct attr *want, uint16_t *mode, struct change *ch)
+/* one call of setattr */
+struct change {
+	const struct attr *cur, *want;
+	const struct meta_ctx *c;
+	unsigned set;
+	struct time_ns now;
+	bool owner, check, may_write;
+	uint16_t mode;
+	/* results */
+	struct attr a;
+	bool changed;
+	struct acl rule;
+	bool new_rule;
+};
+
+static bool of_group(const struct meta_ctx *c, uint32_t gid)
 {
-	if (!(set & (SET_UID | SET_GID)))
+	for (size_t i = 0; i < c->n_gids; i++) {
+		if (c->gids[i] == gid)
+			return true;
+	}
+	return c->gid == gid;
+}
+
+static int check_flags(const struct change *ch)
+{
+	const struct attr *cur = ch->cur;
+	uint16_t mode = ch->want->mode & 07777;
+	bool owner = ch->set & (SET_UID | SET_GID);
+	bool cleared = !owner && (mode == (cur->mode & 01777) || mode == (cur->mode & 03777));
+	bool given = ((ch->set & SET_ATIME) && !(ch->set & SET_ATIME_NOW)) ||
+		     ((ch->set & SET_MTIME) && !(ch->set & SET_MTIME_NOW));
+
+	if ((cur->flags & ATTR_IMMUTABLE) && (owner || (ch->set & (SET_MODE | SET_TIMES))))
+		return -EPERM;
+	if ((cur->flags & ATTR_APPEND) && (owner || given || ((ch->set & SET_MODE) && !cleared)))
+		return -EPERM;
+	return 0;
+}
+
+static int set_flags(struct change *ch)
+{
+	uint8_t flags = ch->want->flags & CHATTR, cur = ch->cur->flags;
+
+	if (!(ch->set & SET_FLAGS))
 		return 0;
-	if (set & SET_MODE)
-		*mode |= cur->mode & SUGID;
+	if (!ch->owner || (ch->c->uid != 0 && ((flags ^ cur) & FIXED)))
+		return -EPERM;
+	ch->a.flags = (uint8_t)((cur & ~CHATTR) | flags);
+	ch->changed = true;
+	return 0;
+}
+
+static int set_owner(struct change *ch)
+{
+	const struct attr *cur = ch->cur, *want = ch->want;
+
+	if (!(ch->set & (SET_UID | SET_GID)))
+		return 0;
+	if (ch->set & SET_MODE)
+		ch->mode |= cur->mode & SUGID;
 	if (cur->mode & SUGID) {
-		uint16_t keep = c->uid != 0 || (cur->mode & 010) ? 01777 : 03777;
+		uint16_t keep = ch->c->uid != 0 || (cur->mode & 010) ? 01777 : 03777;
 
 		if (cur->type != INODE_DIR) {
 			ch->a.mode &= keep;
-			*mode &= keep;
+			ch->mode &= keep;
 		}
 		ch->changed = true;
 	}
-	if (set & SET_GID) {
-		if (c->uid != 0 && c->uid != cur->uid)
+	if (ch->set & SET_GID) {
+		if (!ch->owner)
+			return -EPERM;
+		if (cur->gid != want->gid && ch->check && !of_group(ch->c, want->gid))
 			return -EPERM;
 		ch->changed |= cur->gid != want->gid;
 		ch->a.gid = want->gid;
 	}
-	if (set & SET_UID) {
-		ch->changed |= cur->uid != want->uid;
+	if ((ch->set & SET_UID) && cur->uid != want->uid) {
+		if (ch->check)
+			return -EPERM;
+		ch->changed = true;
 		ch->a.uid = want->uid;
 	}
 	return 0;
 }
 
-static int set_mode(const struct attr *cur, const struct meta_ctx *c, uint16_t mode,
-		    struct change *ch)
+static int set_mode_locked(struct meta_mem *mm, struct change *ch) REQUIRES(mm->lock)
 {
-	if (mode == cur->mode)
+	const struct attr *cur = ch->cur;
+	int r;
+
+	if (!(ch->set & SET_MODE))
 		return 0;
-	if (c->uid != 0 && c->uid != cur->uid &&
-	    ((cur->mode & 01777) != (mode & 01777) || (mode & 02000) > (cur->mode & 02000) ||
-	     (mode & 04000) > (cur->mode & 04000)))
+	if (ch->check && !of_group(ch->c, cur->gid))
+		ch->mode &= (uint16_t)~SGID;
+	if (!ch->owner && ch->mode != cur->mode &&
+	    ((cur->mode & 01777) != (ch->mode & 01777) || (ch->mode & SGID) > (cur->mode & SGID) ||
+	     (ch->mode & 04000) > (cur->mode & 04000)))
 		return -EPERM;
-	ch->a.mode = mode;
+	if (cur->access_acl) {
+		r = mem_rule_get_locked(mm, cur->access_acl, &ch->rule);
+		if (r)
+			return r;
+		ch->new_rule = mem_rule_mode(&ch->rule) != (ch->mode & 0777);
+		mem_rule_chmod(&ch->rule, ch->mode);
+	} else if (ch->mode == cur->mode) {
+		return 0;
+	}
+	ch->a.mode = ch->mode;
 	ch->changed = true;
 	return 0;
 }
 
-static int set_time(const struct attr *cur, const struct meta_ctx *c, bool given, bool to_now,
-		    struct time_ns want, struct time_ns now, struct time_ns *t, struct change *ch)
+static int set_time(struct change *ch, bool given, bool to_now, struct time_ns want,
+		    struct time_ns *t)
 {
-	if (to_now || (given && want.sec < 0)) {
-		*t = now;
-		ch->changed = true;
-	} else if (given && (t->sec != want.sec || t->nsec != want.nsec)) {
-		if (cur->uid == 0 && c->uid != 0)
-			return -EPERM;
-		*t = want;
-		ch->changed = true;
-	}
+	if (!to_now && (!given || (t->sec == want.sec && t->nsec == want.nsec)))
+		return 0;
+	if (!to_now && ((ch->cur->uid == 0 && ch->c->uid != 0) || (ch->check && !ch->owner)))
+		return -EPERM;
+	if (ch->check && !ch->owner && !ch->may_write)
+		return -EACCES;
+	*t = to_now ? ch->now : want;
+	ch->changed = true;
 	return 0;
 }
 
-static int merge(const struct attr *cur, const struct meta_ctx *c, unsigned set,
-		 const struct attr *want, struct time_ns now, struct change *ch)
+static int merge_locked(struct meta_mem *mm, struct change *ch) REQUIRES(mm->lock)
 {
-	uint16_t mode = want->mode & 07777;
-	int r;
+	unsigned set = ch->set;
+	int r = ch->cur->parent > INODE_TRASH ? -EPERM : check_flags(ch);
 
-	*ch = (struct change){.a = *cur};
-	if (cur->parent > INODE_TRASH)
-		return -EPERM;
-	r = set_owner(cur, c, set, want, &mode, ch);
-	if (!r && (set & SET_MODE))
-		r = set_mode(cur, c, mode, ch);
 	if (!r)
-		r = set_time(cur, c, set & SET_ATIME, set & SET_ATIME_NOW, want->atime, now,
-			     &ch->a.atime, ch);
+		r = set_flags(ch);
 	if (!r)
-		r = set_time(cur, c, set & SET_MTIME, set & SET_MTIME_NOW, want->mtime, now,
-			     &ch->a.mtime, ch);
+		r = set_owner(ch);
+	if (!r)
+		r = set_mode_locked(mm, ch);
+	if (!r)
+		r = set_time(ch, set & SET_ATIME, set & SET_ATIME_NOW, ch->want->atime,
+			     &ch->a.atime);
+	if (!r)
+		r = set_time(ch, set & SET_MTIME, set & SET_MTIME_NOW, ch->want->mtime,
+			     &ch->a.mtime);
+	if (!r && ch->new_rule)
+		r = mem_rule_number_locked(mm, &ch->rule, &ch->a.access_acl);
 	if (ch->changed)
-		ch->a.ctime = now;
+		ch->a.ctime = ch->now;
+	acl_fini(&ch->rule);
 	return r;
 }
 
@@ -94,19 +166,59 @@ int mem_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsign
 		const struct attr *want, struct attr *ret)
 {
 	struct meta_mem *mm = mem_engine(m);
-	struct time_ns now = time_now();
+	struct change ch = {.want = want,
+			    .c = c,
+			    .set = set,
+			    .now = time_now(),
+			    .check = c->check && c->uid != 0,
+			    .mode = want->mode & 07777};
 	struct mem_inode *i;
-	struct change ch;
 	int r = -ENOENT;
 
+	if (ch.check && (set & SET_TIMES))
+		ch.may_write = meta_access(m, c, inode, ACCESS_WRITE, NULL) == 0;
 	mtx_lock(&mm->lock);
 	i = mem_find_locked(mm, inode);
-	if (i)
-		r = merge(&i->a, c, set, want, now, &ch);
+	if (i) {
+		ch.cur = &i->a;
+		ch.a = i->a;
+		ch.owner = c->uid == 0 || c->uid == i->a.uid;
+		r = merge_locked(mm, &ch);
+	}
 	if (!r)
 		*ret = i->a = ch.a;
 	mtx_unlock(&mm->lock);
 	return r;
+}
+
+static bool later(struct time_ns a, struct time_ns b)
+{
+	return a.sec != b.sec ? a.sec > b.sec : a.nsec > b.nsec;
+}
+
+int mem_touch_atime(struct meta *m, uint64_t inode, struct attr *a)
+{
+	struct meta_mem *mm = mem_engine(m);
+	struct time_ns now = time_now(), limit;
+	struct mem_inode *i;
+
+	mtx_lock(&mm->lock);
+	i = mem_find_locked(mm, inode);
+	if (i) {
+		limit = i->a.atime;
+		limit.sec += m->conf.atime == ATIME_STRICT ? 1 : 24 * 3600;
+		if (later(now, limit) || later(i->a.mtime, i->a.atime) ||
+		    later(i->a.ctime, i->a.atime))
+			i->a.atime = now;
+		*a = i->a;
+	}
+	mtx_unlock(&mm->lock);
+	return i ? 0 : -ENOENT;
+}
+
+static bool is_fixed(const struct mem_inode *i)
+{
+	return i->a.flags & FIXED;
 }
 
 static struct mem_xattr *xattr_find(struct mem_inode *i, const char *name)
@@ -178,6 +290,8 @@ int mem_setxattr(struct meta *m, uint64_t inode, const char *name, const void *v
 		r = -ENODATA;
 	else if (!i)
 		r = -ENOENT;
+	else if (is_fixed(i))
+		r = -EPERM;
 	if (!r) {
 		list_add_tail(&i->xattrs, &x->link);
 		if (old)
@@ -205,6 +319,8 @@ int mem_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len)
 
 		str_addn(&names, name, strlen(name) + 1);
 	}
+	if (i)
+		acl_names(&i->a, &names);
 	mtx_unlock(&mm->lock);
 	*ret_len = names.len;
 	str_addn(&names, "", 1); /* so that an empty list has memory too */
@@ -217,15 +333,17 @@ int mem_removexattr(struct meta *m, uint64_t inode, const char *name)
 	struct meta_mem *mm = mem_engine(m);
 	struct mem_inode *i;
 	struct mem_xattr *x;
+	bool fixed;
 
 	mtx_lock(&mm->lock);
 	i = mem_find_locked(mm, inode);
-	x = i ? xattr_find(i, name) : NULL;
+	fixed = i && is_fixed(i);
+	x = i && !fixed ? xattr_find(i, name) : NULL;
 	if (x)
 		list_del(&x->link);
 	mtx_unlock(&mm->lock);
 	if (!x)
-		return -ENODATA;
+		return fixed ? -EPERM : -ENODATA;
 	free(x->value);
 	free(x);
 	return 0;

@@ -70,8 +70,7 @@ static bool sticky(const struct mem_inode *dir, const struct mem_inode *i, uint3
 	return uid != 0 && (dir->a.mode & 01000) && uid != dir->a.uid && uid != i->a.uid;
 }
 
-/* a directory where something gets a name */
-static int check_into(const struct mem_inode *dir)
+int mem_check_into(const struct mem_inode *dir)
 {
 	if (!dir)
 		return -ENOENT;
@@ -82,74 +81,42 @@ static int check_into(const struct mem_inode *dir)
 	return dir->a.flags & ATTR_IMMUTABLE ? -EPERM : 0;
 }
 
-static struct attr fresh_attr(const struct mem_inode *dir, const struct meta_ctx *c, uint8_t type,
-			      uint32_t mode, uint32_t rdev, const char *target, struct time_ns now)
-{
-	struct attr a = {
-		.flags = dir->a.flags & ATTR_SKIP_TRASH,
-		.type = type,
-		.tier = dir->a.tier,
-		.mode = (uint16_t)mode,
-		.uid = c->uid,
-		.gid = c->gid,
-		.rdev = rdev,
-		.nlink = type == INODE_DIR ? 2 : 1,
-		.length = type == INODE_DIR ? 4096 : strlen(target),
-		.parent = dir->inode,
-		.atime = now,
-		.mtime = now,
-		.ctime = now,
-	};
-
-	if (dir->a.mode & 02000) {
-		a.gid = dir->a.gid;
-		if (type == INODE_DIR)
-			a.mode |= 02000;
-	}
-	return a;
-}
-
 int mem_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
 	      uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
 	      uint64_t *ret, struct attr *ret_attr)
 {
 	struct meta_mem *mm = mem_engine(m);
 	struct mem_entry *e = entry_new(name, strlen(name), type, 0);
-	char *copy = strdup(target);
-	struct time_ns now = time_now();
+	struct mem_make k = {.c = c,
+			     .type = type,
+			     .mode = mode,
+			     .umask = umask,
+			     .rdev = rdev,
+			     .target = target,
+			     .now = time_now()};
 	struct mem_inode *dir, *i = NULL;
-	int r = e && copy ? 0 : -ENOMEM;
+	int r = e ? 0 : -ENOMEM;
 
 	mtx_lock(&mm->lock);
 	dir = mem_find_locked(mm, parent);
 	if (!r)
-		r = check_into(dir);
+		r = mem_check_into(dir);
 	if (!r && mem_entry_find(dir, name))
 		r = -EEXIST;
+	if (!r)
+		r = mem_make_in_locked(mm, dir, &k, &i);
 	if (!r) {
-		struct attr a = fresh_attr(dir, c, type, mode & ~umask, rdev, target, now);
-
-		i = mem_make_locked(mm, mm->next_inode, &a);
-		r = i ? 0 : -ENOMEM;
-	}
-	if (!r) {
-		mm->next_inode++;
-		mm->used += 4096;
-		mm->total++;
-		if (type == INODE_SYMLINK)
-			i->target = TAKE_PTR(copy);
 		e->inode = i->inode;
 		entry_link(dir, TAKE_PTR(e));
 		if (type == INODE_DIR)
 			dir->a.nlink++;
-		if (type == INODE_DIR || touchable(mm, &dir->a, now))
-			touch(dir, now);
+		if (type == INODE_DIR || touchable(mm, &dir->a, k.now))
+			touch(dir, k.now);
 		*ret = i->inode;
 		*ret_attr = i->a;
 	}
 	mtx_unlock(&mm->lock);
 	free(e);
-	free(copy);
 	return r;
 }
 
@@ -357,7 +324,7 @@ static int check_from(const struct mem_inode *dir, const struct mem_inode *i, ui
 		return -EPERM;
 	if (sticky(dir, i, uid))
 		return -EACCES;
-	return i->a.type != INODE_DIR && (i->a.flags & (ATTR_APPEND | ATTR_IMMUTABLE)) ? -EPERM : 0;
+	return i->a.flags & (ATTR_APPEND | ATTR_IMMUTABLE) ? -EPERM : 0;
 }
 
 int mem_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
@@ -449,8 +416,9 @@ int mem_close(struct meta *m, uint64_t inode)
 struct renaming {
 	struct mem_inode *sd, *dd, *i, *j; /* directories, what moves, what is there */
 	struct mem_entry *se, *de;
+	const struct meta_ctx *c;
 	uint32_t uid;
-	bool exchange;
+	bool exchange, whiteout, restore;
 };
 
 static int rename_check(const struct renaming *n)
@@ -459,10 +427,11 @@ static int rename_check(const struct renaming *n)
 
 	if (dd->a.type != INODE_DIR)
 		return -ENOTDIR;
-	if (dd->a.parent > INODE_TRASH)
+	if ((dd->a.parent > INODE_TRASH && !n->restore) ||
+	    (n->whiteout && sd->a.parent > INODE_TRASH))
 		return -ENOENT;
 	if ((sd->a.flags & (ATTR_APPEND | ATTR_IMMUTABLE)) || (dd->a.flags & ATTR_IMMUTABLE) ||
-	    (i->a.flags & (ATTR_APPEND | ATTR_IMMUTABLE)))
+	    (j && (dd->a.flags & ATTR_APPEND)) || (i->a.flags & (ATTR_APPEND | ATTR_IMMUTABLE)))
 		return -EPERM;
 	if (i == dd || i->inode == dd->a.parent)
 		return -EPERM;
@@ -511,13 +480,17 @@ static int rename_locked(struct meta_mem *mm, struct renaming *n, const char *ne
 	bool dirs = moves && (dir || (n->exchange && jdir));
 	int sdelta = 0, ddelta = 0, r = 0;
 	struct mem_entry *e = NULL;
+	struct mem_make k = {.c = n->c, .type = INODE_CHAR, .target = "", .now = rm->now};
+	struct mem_inode *white = NULL;
 
 	if (!n->exchange && !n->j) {
 		e = entry_new(new_name, strlen(new_name), n->i->a.type, n->i->inode);
 		if (!e)
 			return -ENOMEM;
 	}
-	if (n->j && !n->exchange)
+	if (n->whiteout)
+		r = mem_make_in_locked(mm, n->sd, &k, &white);
+	if (!r && n->j && !n->exchange)
 		r = remove_locked(mm, n->dd, new_name, n->j, rm);
 	if (!r && moves)
 		r = reparent(n->i, n->sd, n->dd);
@@ -525,6 +498,12 @@ static int rename_locked(struct meta_mem *mm, struct renaming *n, const char *ne
 		r = reparent(n->j, n->dd, n->sd);
 	if (r) {
 		free(e);
+		if (white) {
+			mm->used -= 4096;
+			mm->total--;
+			mem_take_locked(mm, white);
+			mem_inode_free(mm, white, false);
+		}
 		return r;
 	}
 	if (moves && dir)
@@ -535,6 +514,10 @@ static int rename_locked(struct meta_mem *mm, struct renaming *n, const char *ne
 			sdelta++, ddelta--;
 		n->se->type = n->j->a.type;
 		n->se->inode = n->j->inode;
+	} else if (white) {
+		n->se->type = INODE_CHAR;
+		n->se->inode = white->inode;
+		ddelta -= jdir;
 	} else {
 		entry_unlink(n->sd, n->se);
 		ddelta -= jdir;
@@ -562,7 +545,11 @@ int mem_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 	       struct attr *ret_attr)
 {
 	struct meta_mem *mm = mem_engine(m);
-	struct renaming n = {.uid = c->uid, .exchange = flags == RENAME_F_EXCHANGE};
+	struct renaming n = {.c = c,
+			     .uid = c->uid,
+			     .exchange = flags & RENAME_F_EXCHANGE,
+			     .whiteout = flags & RENAME_F_WHITEOUT,
+			     .restore = flags & RENAME_F_RESTORE};
 	struct removal rm;
 	int r = removal_begin(m, &rm, new_parent, new_name);
 
@@ -577,7 +564,7 @@ int mem_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 		r = -ENOENT;
 	if (!r && n.sd == n.dd && n.se == n.de)
 		r = 1;
-	if (!r && n.j && flags == RENAME_F_NOREPLACE)
+	if (!r && n.j && (flags & RENAME_F_NOREPLACE))
 		r = -EEXIST;
 	if (!r)
 		r = rename_check(&n);
