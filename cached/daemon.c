@@ -44,6 +44,7 @@ struct daemon {
 	struct loop *loops[SERVER_WORKERS_MAX], *object_loop, *timers;
 	unsigned n_loops;
 	struct object_store *objects;
+	struct crypt_block *crypt;
 	struct workq *codecs;
 	struct disk *disks[INDEX_DISKS_MAX];
 	unsigned n_disks;
@@ -88,14 +89,32 @@ static int open_volume(struct daemon *d, const char *meta, struct str *err)
 
 /* --- memory, loops, object store --- */
 
+static struct coding coding(const struct daemon *d)
+{
+	return (struct coding){d->setting->codec, d->crypt};
+}
+
+static int open_crypt(struct daemon *d, struct str *err)
+{
+	if (d->setting->encrypted && d->conf.cache_group && !d->conf.allow_plain_peers) {
+		str_addf(err,
+			 "volume %s is encrypted, and blocks would go to the other nodes of group "
+			 "%s "
+			 "in plain: --allow-plain-peers if that network is trusted",
+			 d->setting->name, d->conf.cache_group);
+		return -EPERM;
+	}
+	return volume_open_crypt(d->setting, &d->crypt, err);
+}
+
 static int open_pool(struct daemon *d, struct str *err)
 {
 	uint32_t bs = d->setting->block_size;
 	size_t block = bs + msg_sums_len(bs);
 	int r;
 
-	if (d->setting->codec != CODEC_NONE) /* block and object are reserved in one step */
-		block += codec_bound(d->setting->codec, bs);
+	if (!coding_is_plain(coding(d))) /* block and object are reserved in one step */
+		block += coding_bound(coding(d), bs);
 	r = pool_new(d->conf.buffer_size, block, &d->pool);
 	if (r == -EINVAL)
 		str_addf(err,
@@ -140,15 +159,17 @@ static void raise_descriptors(struct daemon *d)
 
 static int open_machine(struct daemon *d, struct str *err)
 {
-	int r = open_pool(d, err);
+	int r = open_crypt(d, err);
 
 	raise_descriptors(d);
+	if (r == 0)
+		r = open_pool(d, err);
 	if (r == 0)
 		r = open_loops(d);
 	if (r == 0)
 		r = volume_open_store(d->setting, d->object_loop, OBJECT_CONNS, d->metrics,
 				      &d->objects, err);
-	if (r == 0 && d->setting->codec != CODEC_NONE)
+	if (r == 0 && !coding_is_plain(coding(d)))
 		r = workq_new("codec", 2, CODEC_QUEUE, &d->codecs);
 	return r;
 }
@@ -240,6 +261,7 @@ static int open_chain(struct daemon *d)
 		.timers = d->timers,
 		.metrics = d->metrics,
 		.codec = d->setting->codec,
+		.crypt = d->crypt,
 		.block_size = d->setting->block_size,
 		.want_sums = true,
 	};
@@ -539,6 +561,7 @@ bool daemon_stop(struct daemon *d)
 	peers_free(d->peers);
 	object_free(d->objects);
 	workq_free(d->codecs);
+	crypt_block_free(d->crypt);
 	for (unsigned i = 0; i < d->n_loops; i++)
 		loop_free(d->loops[i]);
 	loop_free(d->object_loop);

@@ -15,6 +15,7 @@
 #include "client/control.h"
 #include "client/delete.h"
 #include "client/fuse_loop.h"
+#include "client/fuse_notify.h"
 #include "client/fuse_ops.h"
 #include "client/group.h"
 #include "client/mount_gauges.h"
@@ -67,6 +68,7 @@ struct mount {
 	struct control_conf control;
 	struct internal *internal;
 	struct vfs *vfs;
+	struct fuse_notify *notify;
 	struct fuse_ops *ops;
 	struct fuse_loop *fuse;
 	struct mount_gauges gauges;
@@ -474,6 +476,16 @@ static void set_callers(const struct mount_conf *conf, struct fuse_ops_conf *ops
 		(void)mount_parse_umask(conf->umask, &ops->umask);
 }
 
+static void tell_entry(void *arg, uint64_t parent, const char *name)
+{
+	fuse_notify_entry(arg, parent, name);
+}
+
+static void tell_inode(void *arg, uint64_t inode)
+{
+	fuse_notify_inode(arg, inode);
+}
+
 static int mount_fuse(struct mount *m, struct str *err)
 {
 	struct fuse_ops_conf ops = {
@@ -500,7 +512,10 @@ static int mount_fuse(struct mount *m, struct str *err)
 	int r;
 
 	set_callers(&m->conf, &ops);
-	r = options ? fuse_ops_new(&ops, &m->ops) : -ENOMEM;
+	r = options ? fuse_notify_new(&m->notify) : -ENOMEM;
+	ops.notify = m->notify;
+	if (r == 0)
+		r = fuse_ops_new(&ops, &m->ops);
 	if (r < 0) {
 		str_addf(err, "no memory");
 		return r;
@@ -508,6 +523,8 @@ static int mount_fuse(struct mount *m, struct str *err)
 	loop.ops = fuse_ops_table(&loop.ops_size);
 	loop.userdata = m->ops;
 	loop.options = options;
+	loop.notify = m->notify;
+	vfs_set_kernel(m->vfs, &(struct vfs_kernel){tell_entry, tell_inode, m->notify});
 	r = fuse_loop_new(&loop, &m->fuse, err);
 	if (r < 0)
 		return r;
@@ -609,6 +626,7 @@ int mount_stop(struct mount *m)
 	 * its place */
 	fuse_loop_free(m->fuse);
 	fuse_ops_free(m->ops);
+	fuse_notify_free(m->notify);
 	free_data_path(m);
 	meta_free(m->meta);
 	if (m->store)

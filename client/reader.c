@@ -76,7 +76,7 @@ int reader_new(const struct reader_conf *conf, struct reader **ret)
 	mtx_init(&r->lock);
 	pool_stat(conf->env->pool, &ps);
 	r->share = ps.budget / 2;
-	r->prefetch_max = conf->env->codec == CODEC_NONE ? ps.budget / 2 : ps.budget / 4;
+	r->prefetch_max = coding_is_plain(req_coding(conf->env)) ? ps.budget / 2 : ps.budget / 4;
 	if (m) {
 		r->refused = metrics_get(m, "stoke_prefetch_refused_total", "", METRIC_COUNTER,
 					 "Blocks not read ahead for want of memory");

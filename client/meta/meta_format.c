@@ -37,7 +37,7 @@ static void add_sealed(struct str *out, const char *field, const char *uuid, con
 {
 	_cleanup_(freep) char *sealed = NULL;
 
-	if (crypt_seal(uuid, plain, &sealed) == 0)
+	if (crypt_seal(uuid, false, plain, &sealed) == 0)
 		add_text(out, field, sealed);
 	else
 		out->err = -ENOMEM;

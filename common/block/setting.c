@@ -6,8 +6,10 @@
 #include <ctype.h>
 #include <jansson.h>
 #include <pthread.h>
+#include <strings.h>
 
 #include "common/object/crypt.h"
+#include "common/parse.h"
 #include "proto/frame.h"
 
 enum { SETTING_MAX = 1 << 20, NAME_LEN_MAX = 63, UUID_LEN = 36 };
@@ -128,36 +130,74 @@ static void read_codec(struct reader *rd, struct setting *s)
 		s->codec = CODEC_NONE; /* setting_check names it */
 }
 
-/* more than the one tier without a class that every volume has */
-static bool has_tiers(struct reader *rd)
+/* the text of what is absent is "" */
+static void set_tier(struct reader *rd, struct object_tier *t, unsigned id, const char *class,
+		     const char *tag)
 {
-	json_t *tiers = json_object_get(rd->root, "Tiers");
-	const char *id;
-	json_t *tier;
-
-	if (has_text(rd, "StorageClass"))
-		return true;
-	if (!tiers || json_is_null(tiers))
-		return false;
-	if (!json_is_object(tiers)) {
-		fail(rd, -EINVAL, "Tiers", "is not an object");
-		return false;
-	}
-	json_object_foreach(tiers, id, tier)
-	{
-		struct reader tr = {.root = tier, .err = rd->err};
-
-		if (!json_is_object(tier)) {
-			fail(rd, -EINVAL, "Tiers", "holds what is not an object");
-			return false;
-		}
-		if (strcmp(id, "0") != 0 || has_text(&tr, "StorageClass") || has_text(&tr, "Tag"))
-			return true;
-	}
-	return false;
+	free(t->storage_class);
+	free(t->tag);
+	t->id = (uint8_t)id;
+	t->storage_class = copy(rd, class ? class : "");
+	t->tag = copy(rd, tag ? tag : "");
 }
 
-static char *read_secret(struct reader *rd, const char *uuid, const char *field, bool sealed)
+/* a header's value: what cannot stand there would end it, or the request */
+static bool is_header_text(const char *s)
+{
+	for (; s && *s; s++)
+		if (*s < ' ' || *s > '~')
+			return false;
+	return true;
+}
+
+static void read_tier(struct reader *rd, struct setting *s, const char *id, json_t *tier)
+{
+	struct reader tr = {.root = tier, .err = rd->err};
+	const char *class, *tag;
+	uint64_t n;
+
+	if (!json_is_object(tier) || parse_u64(id, UINT8_MAX, &n) < 0) {
+		fail(rd, -EINVAL, "Tiers", "holds what is no tier");
+		return;
+	}
+	class = get_text(&tr, "StorageClass", false);
+	tag = get_text(&tr, "Tag", false);
+	if (tr.r)
+		rd->r = tr.r;
+	else if (!is_header_text(class) || !is_header_text(tag))
+		fail(rd, -EINVAL, "Tiers", "holds a text that no request can carry");
+	else
+		set_tier(rd, &s->tiers[n ? s->n_tiers++ : 0], (unsigned)n, class, tag);
+}
+
+/* Tier 0 is what StorageClass says where Tiers, which came with 1.4, does not name it. */
+static void read_tiers(struct reader *rd, struct setting *s)
+{
+	json_t *tiers = json_object_get(rd->root, "Tiers");
+	const char *class = get_text(rd, "StorageClass", false), *id;
+	json_t *tier;
+
+	if (!is_header_text(class))
+		fail(rd, -EINVAL, "StorageClass", "is a text that no request can carry");
+	if (tiers && !json_is_null(tiers) && !json_is_object(tiers))
+		fail(rd, -EINVAL, "Tiers", "is not an object");
+	if (rd->r)
+		return;
+	s->tiers = calloc(1 + json_object_size(tiers), sizeof(*s->tiers));
+	if (!s->tiers) {
+		rd->r = -ENOMEM;
+		return;
+	}
+	s->n_tiers = 1;
+	set_tier(rd, &s->tiers[0], 0, class, NULL);
+	json_object_foreach(tiers, id, tier)
+	{
+		if (!rd->r)
+			read_tier(rd, s, id, tier);
+	}
+}
+
+static char *read_secret(struct reader *rd, const struct setting *s, const char *field)
 {
 	const char *text = get_text(rd, field, false);
 	char *plain = NULL;
@@ -169,9 +209,9 @@ static char *read_secret(struct reader *rd, const char *uuid, const char *field,
 		fail(rd, -EBADMSG, field, "was removed when the volume was dumped; set it again");
 		return NULL;
 	}
-	if (!sealed)
+	if (!s->sealed)
 		return copy(rd, text);
-	r = crypt_unseal(uuid, text, &plain);
+	r = crypt_unseal(s->uuid, setting_is_sm4(s), text, &plain);
 	if (r == -ENOMEM && !rd->r)
 		rd->r = r;
 	else if (r)
@@ -182,18 +222,16 @@ static char *read_secret(struct reader *rd, const char *uuid, const char *field,
 static void read_secrets(struct reader *rd, struct setting *s)
 {
 	const char *algo = get_text(rd, "EncryptAlgo", false);
-	bool sealed = get_bool(rd, "KeyEncrypted");
 
+	s->encrypt_algo = copy(rd, algo ? algo : "");
+	s->sealed = get_bool(rd, "KeyEncrypted");
 	s->access_key = get_copy(rd, "AccessKey", false);
 	s->encrypted = has_text(rd, "EncryptKey");
-	if (sealed && algo && !strcasecmp(algo, "sm4gcm")) {
-		s->encrypted = true; /* its secrets are sealed with SM4: refused by that name */
-		return;
-	}
 	if (rd->r)
 		return;
-	s->secret_key = read_secret(rd, s->uuid, "SecretKey", sealed);
-	s->session_token = read_secret(rd, s->uuid, "SessionToken", sealed);
+	s->secret_key = read_secret(rd, s, "SecretKey");
+	s->session_token = read_secret(rd, s, "SessionToken");
+	s->encrypt_key = read_secret(rd, s, "EncryptKey");
 }
 
 static void read_fields(struct reader *rd, struct setting *s)
@@ -210,7 +248,7 @@ static void read_fields(struct reader *rd, struct setting *s)
 	s->user_group_quota = get_bool(rd, "UserGroupQuota");
 	s->enable_acl = get_bool(rd, "EnableACL");
 	s->change_log = get_bool(rd, "ChangeLog");
-	s->tiers = has_tiers(rd);
+	read_tiers(rd, s);
 	s->kerberos = has_text(rd, "KerbConf");
 	s->ranger = has_text(rd, "RangerRestUrl");
 	s->shards = (unsigned)get_number(rd, "Shards", 256);
@@ -310,6 +348,13 @@ void setting_free(struct setting *s)
 	free(s->access_key);
 	free_secret(s->secret_key);
 	free_secret(s->session_token);
+	free_secret(s->encrypt_key);
+	free(s->encrypt_algo);
+	for (size_t i = 0; i < s->n_tiers; i++) {
+		free(s->tiers[i].storage_class);
+		free(s->tiers[i].tag);
+	}
+	free(s->tiers);
 	free(s->min_client);
 	free(s->max_client);
 	free_secret(s->text);
@@ -466,15 +511,8 @@ int setting_check(const struct setting *s, bool read_only, struct str *ret_why)
 		bool has, reading_too;
 		const char *name;
 	} features[] = {
-		{s->encrypted, true, "encryption"},
-		/* the kernel checks mode bits alone, which would grant what an ACL denies */
-		{s->enable_acl, true, "POSIX ACLs"},
-		{s->kerberos, true, "Kerberos"},
-		{s->shards > 1, true, "shards"},
 		{codec_parse(s->compression, &codec) != 0, true, compression},
 		{s->user_group_quota, false, "user and group quotas"},
-		{s->change_log, false, "change log"},
-		{s->tiers, false, "storage tiers"},
 	};
 	bool first = true;
 	int r = check_versions(s, ret_why);
@@ -560,20 +598,4 @@ struct hash128 volume_id(const char *uuid, const struct generation *gen)
 	memcpy(text, uuid, UUID_LEN);
 	memcpy(text + UUID_LEN, gen->b, sizeof(gen->b));
 	return hash128(text, sizeof(text));
-}
-
-int volume_open_store(const struct setting *s, struct loop *l, unsigned max_conns,
-		      struct metrics *m, struct object_store **ret, struct str *err)
-{
-	const struct object_conf conf = {
-		.storage = s->storage,
-		.bucket = s->bucket,
-		.access_key = s->access_key,
-		.secret_key = s->secret_key,
-		.session_token = s->session_token,
-		.max_conns = max_conns,
-		.metrics = m,
-	};
-
-	return object_open(&conf, l, ret, err);
 }

@@ -3,8 +3,11 @@
 #ifndef STOKE_COMMON_BLOCK_SETTING_H
 #define STOKE_COMMON_BLOCK_SETTING_H
 
+#include <strings.h>
+
 #include "common/hash.h"
 #include "common/object/codec.h"
+#include "common/object/crypt_block.h"
 #include "common/object/object.h"
 #include "common/redis.h"
 
@@ -14,8 +17,13 @@ struct setting {
 	uint32_t block_size;			       /* bytes */
 	char *compression;			       /* as stored; "" when absent */
 	enum codec codec; /* CODEC_NONE too for a compression that setting_check refuses */
-	bool hash_prefix, dir_stats, user_group_quota, enable_acl, change_log, encrypted, tiers,
-		kerberos, ranger;
+	bool hash_prefix, dir_stats, user_group_quota, enable_acl, change_log, kerberos, ranger;
+	bool encrypted;
+	char *encrypt_key;	   /* PEM, unsealed; NULL when not encrypted */
+	char *encrypt_algo;	   /* as stored; "" when absent */
+	bool sealed;		   /* secrets are stored sealed */
+	struct object_tier *tiers; /* tier 0 first, always there */
+	size_t n_tiers;
 	unsigned shards, trash_days, meta_version;
 	uint64_t capacity, inodes;	       /* 0: no limit */
 	uint64_t upload_limit, download_limit; /* Mbit/s, 0: none */
@@ -34,6 +42,10 @@ int setting_redacted(const struct setting *s, struct str *out);
  * -EOPNOTSUPP, else 0. read_only: only what makes reading wrong. Version gates and MetaVersion are
  * -EPROTONOSUPPORT. Quotas live outside the setting: the metadata engine looks for them. */
 int setting_check(const struct setting *s, bool read_only, struct str *ret_why);
+static inline bool setting_is_sm4(const struct setting *s)
+{
+	return strcasecmp(s->encrypt_algo, "sm4gcm") == 0;
+}
 /* JuiceFS's comparison of versions (§2.2.2): <0, 0, >0 */
 int setting_version_cmp(const char *a, const char *b);
 /* we judge version gates as this JuiceFS version */
@@ -53,5 +65,14 @@ struct hash128 volume_id(const char *uuid, const struct generation *gen);
 /* opens the object store that the setting names */
 int volume_open_store(const struct setting *s, struct loop *l, unsigned max_conns,
 		      struct metrics *m, struct object_store **ret, struct str *err);
+/* The key that the volume's objects are encrypted with, opened with the passphrase of the
+ * environment; *ret NULL: not encrypted. Errors are those of crypt_block_new */
+int volume_open_crypt(const struct setting *s, struct crypt_block **ret, struct str *err);
+/* The setting changed while the volume is in use: the store takes bucket, keys and tiers; logs what
+ * it could not take. */
+void volume_change_store(const struct setting *old, const struct setting *s,
+			 struct object_store *store);
+/* logs what this program leaves to others: Kerberos, Ranger */
+void volume_log_not_enforced(const struct setting *s);
 
 #endif

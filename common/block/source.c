@@ -364,14 +364,16 @@ size_t req_need(const struct block_req *req)
 	if (req->flags & (REQ_FILL | REQ_PROBE))
 		return 0;
 	need = pool_cost(len + msg_sums_len(len));
-	if (req->env->codec != CODEC_NONE && is_whole(req) && !(req->flags & REQ_NO_FILL))
-		need += pool_cost(codec_bound(req->env->codec, req->key.size));
+	if (!coding_is_plain(req_coding(req->env)) && is_whole(req) && !(req->flags & REQ_NO_FILL))
+		need += pool_cost(coding_bound(req_coding(req->env), req->key.size));
 	return need;
 }
 
 size_t req_put_need(const struct req_env *env, uint32_t size)
 {
-	return env->codec == CODEC_NONE ? 0 : pool_cost(codec_bound(env->codec, size));
+	struct coding c = req_coding(env);
+
+	return coding_is_plain(c) ? 0 : pool_cost(coding_bound(c, size));
 }
 
 void req_unreserve(struct block_req *req)

@@ -22,7 +22,7 @@
 #include "common/block/key.h"
 #include "common/loop.h"
 #include "common/metrics.h"
-#include "common/object/codec.h"
+#include "common/object/coding.h"
 #include "common/object/object.h"
 #include "common/workq.h"
 
@@ -63,7 +63,9 @@ struct req_env {
 	struct pool *pool;
 	struct loop *timers;	 /* runs the deadlines of forks */
 	struct metrics *metrics; /* may be NULL in tests */
-	enum codec codec;	 /* blocks that are encoded come whole from the object store */
+	/* blocks that are compressed or encrypted come whole from the object store */
+	enum codec codec;
+	const struct crypt_block *crypt; /* NULL: not encrypted */
 	uint32_t block_size;
 	bool want_sums; /* daemon: checksums of whole blocks from the object store are computed */
 	unsigned live;	/* requests alive; drain waits for 0 (atomic) */
@@ -72,6 +74,11 @@ struct req_env {
 	struct req_clock *clock;
 	unsigned layers;
 };
+
+static inline struct coding req_coding(const struct req_env *env)
+{
+	return (struct coding){env->codec, env->crypt};
+}
 
 struct block_req;
 struct source;
@@ -245,7 +252,7 @@ struct source_object_conf {
 	struct object_store *store;
 	const char *volume_name; /* kept by pointer */
 	bool hash_prefix;
-	struct workq *codecs; /* for encoding and decoding; may be NULL when the codec is none */
+	struct workq *codecs; /* for encoding and decoding; may be NULL when blocks are plain */
 };
 /* the object store; last. -ENOENT for REQ_NO_FILL, FILL, PROBE */
 int source_object_new(struct req_env *env, const struct source_object_conf *conf,

@@ -331,7 +331,7 @@ static bool wants_whole(struct source_flight *fl, const struct block_req *req)
 {
 	if (!fl->whole_on_second || req->len == req->key.size)
 		return false;
-	if (req->env->codec != CODEC_NONE)
+	if (!coding_is_plain(req_coding(req->env)))
 		return true;
 	return !(req->flags & REQ_RANGE_ONLY) && is_second(fl, req->key.digest);
 }

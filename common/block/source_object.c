@@ -20,7 +20,7 @@ struct source_object {
 	struct source base;
 	struct source_object_conf conf;
 	/* Encode buffer for puts that came without memory for theirs: with it one of them always
-	 * goes on. Made when the codec needs one. */
+	 * goes on. Made when blocks are encoded. */
 	struct mtx lock;
 	unsigned char *spare;
 	bool spare_lent;
@@ -137,13 +137,18 @@ static void get_job(struct workq_job *job)
 	struct block_req *req = t->req;
 
 	if (t->object) {
-		int r = codec_decode(req->env->codec, t->object->mem, t->obj.got, t->data.buf->mem,
-				     req->len);
+		int r = coding_decode(req_coding(req->env), t->object->mem, t->obj.got,
+				      t->data.buf->mem, req->len);
 
+		if (r == -ENOMEM) {
+			transfer_failed(t, r);
+			return;
+		}
 		if (r) {
 			snprintf(t->obj.reason, sizeof(t->obj.reason),
-				 "%s: object of %zu bytes does not decode to the block's %" PRIu32,
-				 t->name, t->obj.got, req->len);
+				 "%s: object of %zu bytes does not %s to the block's %" PRIu32,
+				 t->name, t->obj.got, req->env->crypt ? "decrypt" : "decode",
+				 req->len);
 			transfer_failed(t, -EIO);
 			return;
 		}
@@ -185,7 +190,7 @@ static void get_progress(struct object_req *obj, size_t valid)
 static bool get_buffers(struct transfer *t)
 {
 	struct block_req *req = t->req;
-	enum codec codec = req->env->codec;
+	struct coding coding = req_coding(req->env);
 	struct buf *b;
 
 	b = req_take(req,
@@ -193,9 +198,9 @@ static bool get_buffers(struct transfer *t)
 	if (!b)
 		return false;
 	t->data = blob_of_buf(b, 0, req->len);
-	if (codec == CODEC_NONE)
+	if (coding_is_plain(coding))
 		return true;
-	t->object = req_take(req, codec_bound(codec, req->key.size));
+	t->object = req_take(req, coding_bound(coding, req->key.size));
 	return t->object;
 }
 
@@ -219,7 +224,7 @@ static void get_reserved(struct block_req *req, int status, void *arg)
 	t->obj.done = get_done;
 	if (t->object) {
 		t->obj.buf = t->object->mem;
-		t->obj.cap = codec_bound(req->env->codec, req->key.size);
+		t->obj.cap = coding_bound(req_coding(req->env), req->key.size);
 	} else {
 		t->obj.buf = t->data.buf->mem;
 		t->obj.cap = req->len;
@@ -245,7 +250,7 @@ static void object_get(struct source *s, struct block_req *req)
 
 	if (req->flags & (REQ_NO_FILL | REQ_FILL | REQ_PROBE)) {
 		req_done(req, -ENOENT);
-	} else if (req->env->codec != CODEC_NONE && !whole(req)) {
+	} else if (!coding_is_plain(req_coding(req->env)) && !whole(req)) {
 		/* from the top, where equal ones become one and the whole block is kept */
 		req_whole(req, top_of(s));
 	} else {
@@ -302,15 +307,15 @@ static void put_job(struct workq_job *job)
 {
 	struct transfer *t = container_of(job, struct transfer, job);
 	struct block_req *req = t->req;
-	enum codec codec = req->env->codec;
+	struct coding coding = req_coding(req->env);
 	unsigned char *mem = t->spare ? t->so->spare : t->object->mem;
-	ssize_t n = codec_encode(codec, blob_mem(&req->data), req->key.size, mem,
-				 codec_bound(codec, req->key.size));
+	ssize_t n = coding_encode(coding, blob_mem(&req->data), req->key.size, mem,
+				  coding_bound(coding, req->key.size));
 
 	if (n > 0)
 		put_start(t, mem, (size_t)n);
 	else
-		put_done(&t->obj, -EIO);
+		put_done(&t->obj, n == -ENOMEM ? -ENOMEM : -EIO);
 }
 
 /* object: where to encode; NULL: in the spare, which is this request's now */
@@ -363,14 +368,14 @@ static void object_put(struct source *s, struct block_req *req)
 	struct buf *b = NULL;
 
 	assert(blob_mem(&req->data) && req->data.len == req->key.size);
-	if (s->env->codec == CODEC_NONE) {
+	if (coding_is_plain(req_coding(s->env))) {
 		put_plain(so, req);
 		return;
 	}
 	if (req->reserved < need && !pool_reserve(s->env->pool, req->klass, need, NULL))
 		req->reserved += need;
 	if (req->reserved >= need)
-		b = req_take(req, codec_bound(s->env->codec, req->key.size));
+		b = req_take(req, coding_bound(req_coding(s->env), req->key.size));
 	if (b)
 		put_encode(so, req, b);
 	else
@@ -402,8 +407,8 @@ int source_object_new(struct req_env *env, const struct source_object_conf *conf
 		return -ENOMEM;
 	so->conf = *conf;
 	list_init(&so->waiting);
-	if (env->codec != CODEC_NONE) {
-		so->spare = malloc(codec_bound(env->codec, env->block_size));
+	if (!coding_is_plain(req_coding(env))) {
+		so->spare = malloc(coding_bound(req_coding(env), env->block_size));
 		if (!so->spare) {
 			free(so);
 			return -ENOMEM;

@@ -8,7 +8,9 @@
 
 #include <openssl/evp.h>
 
-enum { NONCE = 12, TAG = 16, MAX_SECRET = 1 << 20 };
+#include "common/object/crypt_sm4.h"
+
+enum { NONCE = 12, TAG = 16, SM4_KEY = 16, MAX_SECRET = 1 << 20 };
 
 static EVP_CIPHER_CTX *cipher_new(const char *uuid, const unsigned char *nonce, bool seal)
 {
@@ -20,6 +22,23 @@ static EVP_CIPHER_CTX *cipher_new(const char *uuid, const unsigned char *nonce, 
 		return c;
 	EVP_CIPHER_CTX_free(c);
 	return NULL;
+}
+
+/* GB/T 32918.4's derivation with SM3, of which the first hash is enough: SM3(uuid ‖ 00000001) */
+static bool sm4_key(const char *uuid, unsigned char key[SM4_KEY])
+{
+	static const unsigned char count[4] = {0, 0, 0, 1};
+	unsigned char hash[EVP_MAX_MD_SIZE];
+	EVP_MD_CTX *c = EVP_MD_CTX_new();
+	bool ok = c && EVP_DigestInit_ex(c, EVP_sm3(), NULL) == 1 &&
+		  EVP_DigestUpdate(c, uuid, strlen(uuid)) == 1 &&
+		  EVP_DigestUpdate(c, count, sizeof(count)) == 1 &&
+		  EVP_DigestFinal_ex(c, hash, NULL) == 1;
+
+	EVP_MD_CTX_free(c);
+	if (ok)
+		memcpy(key, hash, SM4_KEY);
+	return ok;
 }
 
 static const char base64_digits[] =
@@ -39,11 +58,17 @@ static ssize_t from_base64(const char *text, unsigned char *raw)
 }
 
 /* raw: nonce, ciphertext of n bytes, tag */
-static int decrypt(const char *uuid, unsigned char *raw, size_t n, unsigned char *plain)
+static int decrypt(const char *uuid, bool sm4, unsigned char *raw, size_t n, unsigned char *plain)
 {
-	EVP_CIPHER_CTX *c = cipher_new(uuid, raw, false);
+	unsigned char key[SM4_KEY];
+	EVP_CIPHER_CTX *c;
 	int len = 0, rest = 0, r = -EBADMSG;
 
+	if (sm4)
+		return sm4_key(uuid, key)
+			       ? sm4_gcm_open(key, raw, raw + NONCE, n, raw + NONCE + n, plain)
+			       : -ENOMEM;
+	c = cipher_new(uuid, raw, false);
 	if (!c)
 		return -ENOMEM;
 	if (EVP_DecryptUpdate(c, plain, &len, raw + NONCE, (int)n) == 1 &&
@@ -54,11 +79,17 @@ static int decrypt(const char *uuid, unsigned char *raw, size_t n, unsigned char
 	return r;
 }
 
-static int encrypt(const char *uuid, const char *plain, size_t n, unsigned char *raw)
+static int encrypt(const char *uuid, bool sm4, const char *plain, size_t n, unsigned char *raw)
 {
-	EVP_CIPHER_CTX *c = cipher_new(uuid, raw, true);
+	unsigned char key[SM4_KEY];
+	EVP_CIPHER_CTX *c;
 	int len = 0, rest = 0, r = -EIO;
 
+	if (sm4)
+		return sm4_key(uuid, key)
+			       ? sm4_gcm_seal(key, raw, plain, n, raw + NONCE, raw + NONCE + n)
+			       : -ENOMEM;
+	c = cipher_new(uuid, raw, true);
 	if (!c)
 		return -ENOMEM;
 	if (EVP_EncryptUpdate(c, raw + NONCE, &len, (const unsigned char *)plain, (int)n) == 1 &&
@@ -69,7 +100,7 @@ static int encrypt(const char *uuid, const char *plain, size_t n, unsigned char 
 	return r;
 }
 
-int crypt_unseal(const char *uuid, const char *sealed, char **ret)
+int crypt_unseal(const char *uuid, bool sm4, const char *sealed, char **ret)
 {
 	size_t text = strlen(sealed);
 	unsigned char *raw = NULL, *plain = NULL;
@@ -88,7 +119,7 @@ int crypt_unseal(const char *uuid, const char *sealed, char **ret)
 	if (text == 0)
 		goto out;
 	n = from_base64(sealed, raw);
-	r = n < NONCE + TAG ? -EBADMSG : decrypt(uuid, raw, (size_t)n - NONCE - TAG, plain);
+	r = n < NONCE + TAG ? -EBADMSG : decrypt(uuid, sm4, raw, (size_t)n - NONCE - TAG, plain);
 	if (r == 0 && memchr(plain, 0, (size_t)n - NONCE - TAG))
 		r = -EBADMSG;
 out:
@@ -103,7 +134,7 @@ out:
 	return r;
 }
 
-int crypt_seal(const char *uuid, const char *plain, char **ret)
+int crypt_seal(const char *uuid, bool sm4, const char *plain, char **ret)
 {
 	size_t n = strlen(plain);
 	unsigned char *raw = NULL, *text = NULL;
@@ -119,7 +150,7 @@ int crypt_seal(const char *uuid, const char *plain, char **ret)
 	if (n == 0)
 		goto out;
 	crypt_random(raw, NONCE);
-	r = encrypt(uuid, plain, n, raw);
+	r = encrypt(uuid, sm4, plain, n, raw);
 	if (r == 0)
 		EVP_EncodeBlock(text, raw, (int)(NONCE + n + TAG));
 out:

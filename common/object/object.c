@@ -66,8 +66,8 @@ static bool is_file(const struct object_conf *conf)
 	return strcasecmp(conf->storage, "file") == 0;
 }
 
-static int open_storage(const struct object_conf *conf, struct loop *loop,
-			struct object_store **ret, struct str *err)
+int object_open_one(const struct object_conf *conf, struct loop *loop, struct object_store **ret,
+		    struct str *err)
 {
 	if (is_file(conf))
 		return object_file_new(conf, ret, err);
@@ -91,7 +91,9 @@ int object_open(const struct object_conf *conf, struct loop *loop, struct object
 		return -ENOMEM;
 	r = conf->metrics ? metrics_init(om, conf->metrics) : 0;
 	if (r == 0)
-		r = open_storage(conf, loop, &s, err);
+		r = conf->shards > 1
+			    ? object_shard_new(conf, loop, conf->metrics ? om : NULL, &s, err)
+			    : object_open_one(conf, loop, &s, err);
 	if (r < 0) {
 		free(om);
 		return r;
@@ -111,6 +113,14 @@ void object_free(struct object_store *s)
 	om = s->metrics; /* its counters are needed until the last request ended */
 	s->ops->free(s);
 	free(om);
+}
+
+int object_change(struct object_store *s, const struct object_conf *conf, struct str *err)
+{
+	if (s->ops->change)
+		return s->ops->change(s, conf, err);
+	str_addf(err, "storage %s cannot change while it is in use", s->ops->name);
+	return -EOPNOTSUPP;
 }
 
 static bool is_valid(const struct object_req *req)

@@ -34,6 +34,12 @@ enum object_op {
 	OBJECT_CREATE_BUCKET
 };
 
+/* what a PUT says beside its bytes, by the tier of the file (docs/format.md §2.2, §5.7) */
+struct object_tier {
+	uint8_t id;
+	char *storage_class, *tag; /* "" for none; tag: "key=value" */
+};
+
 struct object_info {
 	char *key;
 	uint64_t size;
@@ -51,6 +57,7 @@ struct object_req {
 	size_t cap;	    /* GET: room in buf. PUT: length */
 	size_t got;	    /* GET: bytes that came. HEAD: size of the object */
 	bool if_absent;	    /* PUT: fail with -EEXIST when it is there */
+	uint8_t tier;	    /* PUT: of object_conf.tiers; one that is not there counts as 0 */
 	/* DELETE_MANY: at most 1 000 full keys; missing ones are no error */
 	const char *const *keys;
 	size_t n_keys;
@@ -72,13 +79,17 @@ struct object_req {
 	uint64_t start_us;     /* object.c's */
 };
 
+struct object_conf;
 struct object_store;
 struct object_ops {
 	const char *name; /* "s3", "file" */
 	void (*start)(struct object_store *s, struct object_req *req);
 	void (*free)(struct object_store *s);
+	/* NULL: nothing of it can change */
+	int (*change)(struct object_store *s, const struct object_conf *conf, struct str *err);
 };
 struct object_metrics;
+struct workq;
 struct object_store {
 	const struct object_ops *ops;
 	struct object_metrics *metrics;
@@ -93,6 +104,13 @@ struct object_conf {
 	unsigned max_conns; /* parallel requests; the rest waits in line. 0: 64; file: at most 16 */
 	unsigned retries;   /* 0: 10 */
 	struct metrics *metrics; /* may be NULL */
+	/* more than 1: so many stores, chosen by the hash of the key; bucket has a %d for the
+	 * number */
+	unsigned shards;
+	/* storage classes and tags; copied */
+	const struct object_tier *tiers;
+	size_t n_tiers;
+	struct workq *sums; /* threads for checksums shared by the shards of one store, else NULL */
 };
 
 /* Counted: stoke_object_requests_total{op,range,result} (range="1": GET of a part; a request is one
@@ -107,6 +125,11 @@ int object_open(const struct object_conf *conf, struct loop *loop, struct object
 /* Drain first; what is still under way ends with -ECANCELED. Not from a done callback. NULL is
  * fine. */
 void object_free(struct object_store *s);
+/* The volume's setting changed: new bucket, keys, tiers. What is under way ends with the old ones,
+ * what is repeated takes the new. 0; -EOPNOTSUPP: this store (a directory, shards whose number
+ * changed, another storage) must be opened again; -EINVAL, -ENOMEM. On failure nothing changed. Any
+ * thread but the store's. */
+int object_change(struct object_store *s, const struct object_conf *conf, struct str *err);
 void object_start(struct object_store *s, struct object_req *req);
 /* for commands and start-up, never on a loop or FUSE thread: starts and waits */
 int object_run(struct object_store *s, struct object_req *req);
@@ -125,6 +148,12 @@ void object_reason(struct object_req *req, const char *fmt, ...) _printf_(2, 3);
 const char *object_op_name(enum object_op op);
 int object_s3_new(const struct object_conf *conf, struct loop *loop, struct object_store **ret,
 		  struct str *err);
+/* om: counts for the stores, too */
+int object_shard_new(const struct object_conf *conf, struct loop *loop, struct object_metrics *om,
+		     struct object_store **ret, struct str *err);
+/* one store, without counters */
+int object_open_one(const struct object_conf *conf, struct loop *loop, struct object_store **ret,
+		    struct str *err);
 int object_file_new(const struct object_conf *conf, struct object_store **ret, struct str *err);
 
 #endif

@@ -339,7 +339,7 @@ static void file_free(struct object_store *s)
 	free(f);
 }
 
-static const struct object_ops file_ops = {"file", file_start, file_free};
+static const struct object_ops file_ops = {"file", file_start, file_free, NULL};
 
 int object_file_new(const struct object_conf *conf, struct object_store **ret, struct str *err)
 {

@@ -354,6 +354,35 @@ static void s3_start(struct object_store *base, struct object_req *req)
 
 /* --- start and end of the store --- */
 
+static void tiers_free(struct object_tier *t, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		free(t[i].storage_class);
+		free(t[i].tag);
+	}
+	free(t);
+}
+
+static int tiers_copy(const struct object_conf *conf, struct object_tier **ret)
+{
+	struct object_tier *t = calloc(conf->n_tiers + 1, sizeof(*t));
+	bool ok = t;
+
+	for (size_t i = 0; ok && i < conf->n_tiers; i++) {
+		t[i].id = conf->tiers[i].id;
+		t[i].storage_class = strdup(conf->tiers[i].storage_class);
+		t[i].tag = strdup(conf->tiers[i].tag);
+		ok = t[i].storage_class && t[i].tag;
+	}
+	if (!ok) {
+		if (t)
+			tiers_free(t, conf->n_tiers);
+		return -ENOMEM;
+	}
+	*ret = t;
+	return 0;
+}
+
 static void slots_fini(struct s3 *s)
 {
 	for (unsigned i = 0; s->slots && i < s->max_conns; i++) {
@@ -403,9 +432,11 @@ static void s3_free(struct object_store *base)
 {
 	struct s3 *s = container_of(base, struct s3, base);
 
-	workq_free(s->sums); /* runs what is there: all of it is in the inbox then */
+	if (s->own_sums)
+		workq_free(s->sums); /* runs what is there: all of it is in the inbox then */
 	if (s->queue_timer.loop)
 		loop_run_sync(s->loop, loop_side_fini, s);
+	tiers_free(s->tiers, s->n_tiers);
 	mtx_fini(&s->lock);
 	free(s);
 }
@@ -446,7 +477,61 @@ static void loop_side_init(void *arg)
 	}
 }
 
-static const struct object_ops s3_ops = {"s3", s3_start, s3_free};
+/* --- a setting that changed --- */
+
+struct change {
+	struct s3 *s;
+	const struct object_conf *conf;
+	const struct s3_endpoint *endpoint;
+	struct object_tier *tiers; /* in: the new ones; out: the old ones */
+	size_t n_tiers;
+	int r;
+};
+
+/* on the loop: between two steps of any request */
+static void loop_side_change(void *arg)
+{
+	struct change *c = arg;
+	struct s3 *s = c->s;
+	struct object_tier *tiers = s->tiers;
+	size_t n = s->n_tiers;
+	struct s3_cred *cred;
+
+	c->r = s3_cred_new(c->conf, s->http, keys_changed, s, &cred);
+	if (c->r)
+		return;
+	s3_cred_free(s->cred);
+	s->cred = cred;
+	s->endpoint = *c->endpoint;
+	s->tiers = c->tiers;
+	s->n_tiers = c->n_tiers;
+	c->tiers = tiers;
+	c->n_tiers = n;
+	pump(s);
+}
+
+static int s3_change(struct object_store *base, const struct object_conf *conf, struct str *err)
+{
+	struct s3 *s = container_of(base, struct s3, base);
+	struct s3_endpoint e;
+	struct change c = {.s = s, .conf = conf, .endpoint = &e, .n_tiers = conf->n_tiers};
+	int r = s3_endpoint_parse(conf->storage, conf->bucket, &e, err);
+
+	/* threads that sum read it */
+	if (r == 0 && e.https != s->endpoint.https) {
+		str_add(err, "the bucket's new URL changes between http and https");
+		r = -EOPNOTSUPP;
+	}
+	if (r == 0)
+		r = tiers_copy(conf, &c.tiers);
+	if (r)
+		return r;
+	loop_run_sync(s->loop, loop_side_change, &c);
+	tiers_free(c.tiers, c.n_tiers);
+	return c.r;
+}
+
+static const struct object_ops s3_ops = {"s3", s3_start, s3_free, s3_change};
 
 int object_s3_new(const struct object_conf *conf, struct loop *loop, struct object_store **ret,
 		  struct str *err)
@@ -468,6 +553,12 @@ int object_s3_new(const struct object_conf *conf, struct loop *loop, struct obje
 	list_init(&s->job.link);
 	st.r = s3_endpoint_parse(conf->storage, conf->bucket, &s->endpoint, err);
 	if (st.r == 0)
+		st.r = tiers_copy(conf, &s->tiers);
+	if (st.r == 0)
+		s->n_tiers = conf->n_tiers;
+	s->sums = conf->sums;
+	s->own_sums = !conf->sums;
+	if (st.r == 0 && s->own_sums)
 		st.r = workq_new("s3sum", SUM_THREADS, SUM_QUEUE, &s->sums);
 	if (st.r == 0)
 		loop_run_sync(loop, loop_side_init, &st);

@@ -21,6 +21,7 @@ struct s3 {
 	struct s3_endpoint endpoint;
 	unsigned retries, max_conns;
 	struct workq *sums; /* checksums of what is PUT: milliseconds a block, not on the loop */
+	bool own_sums;
 	struct mtx lock;
 	struct list_node inbox GUARDED_BY(lock); /* object_req.link, on the way to the loop */
 	bool posted GUARDED_BY(lock);
@@ -31,7 +32,9 @@ struct s3 {
 	struct list_node queue;	       /* object_req.link, in order of arrival */
 	struct loop_timer queue_timer; /* the nearest deadline in queue */
 	struct s3_slot *slots;	       /* max_conns of them */
-	struct list_node idle;	       /* s3_slot.link */
+	struct object_tier *tiers;     /* tier 0 first */
+	size_t n_tiers;
+	struct list_node idle; /* s3_slot.link */
 	bool closing;
 };
 

@@ -23,7 +23,7 @@ struct question {
 	struct str query;
 	const char *sha256;
 	char own_sha256[65];
-	char line[6][200]; /* headers that are signed */
+	char line[6][1200]; /* headers that are signed; a tag may be long */
 	size_t n_lines;
 };
 
@@ -70,10 +70,51 @@ static int ask_get(struct s3_slot *slot, struct question *q)
 	return r;
 }
 
+/* "key=value" as a query's text has it */
+static int add_tag(struct question *q, const char *tag)
+{
+	size_t n = strcspn(tag, "=");
+	char *key = strndup(tag, n);
+	struct str text = STR_INIT;
+	int r = -ENOMEM;
+
+	if (key) {
+		sigv4_encode(&text, key, false);
+		str_add(&text, "=");
+		sigv4_encode(&text, tag[n] ? tag + n + 1 : "", false);
+		r = str_error(&text);
+	}
+	if (r == 0)
+		r = add_line(q, "x-amz-tagging: %s", str_c(&text));
+	str_fini(&text);
+	free(key);
+	return r;
+}
+
+/* class and tag of the file's tier; the sum of what is stored, unless the bucket's URL says that
+ * the server does not take it */
+static int add_put_lines(struct s3_slot *slot, struct question *q)
+{
+	const struct s3 *s = slot->s3;
+	const struct object_tier *t = s->n_tiers ? &s->tiers[0] : NULL;
+	int r = 0;
+
+	for (size_t i = 1; i < s->n_tiers; i++)
+		if (s->tiers[i].id == slot->req->tier)
+			t = &s->tiers[i];
+	if (!s->endpoint.no_checksum)
+		r = add_line(q, "x-amz-meta-crc32c: %u", slot->sums->crc);
+	if (r == 0 && t && t->storage_class[0])
+		r = add_line(q, "x-amz-storage-class: %s", t->storage_class);
+	if (r == 0 && t && t->tag[0])
+		r = add_tag(q, t->tag);
+	return r;
+}
+
 static int ask_put(struct s3_slot *slot, struct question *q)
 {
 	const struct object_req *req = slot->req;
-	int r = add_line(q, "x-amz-meta-crc32c: %u", slot->sums->crc);
+	int r = add_put_lines(slot, q);
 
 	q->method = "PUT";
 	q->sha256 = slot->sums->sha256;

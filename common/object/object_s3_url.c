@@ -336,6 +336,7 @@ int s3_endpoint_parse(const char *storage, const char *url, struct s3_endpoint *
 		p.https = st->form == FORM_VHOST || is_amazon(p.host) ||
 			  (st->form == FORM_S3 && !strchr(p.host, '.') && !p.path[0]);
 	e.https = p.https;
+	e.no_checksum = strstr(p.query, "disable-checksum=true") != NULL;
 	region_of_query(&e, p.query);
 	if (parse_form(st, &p, &e) < 0 || strspn(e.bucket, ".") == strlen(e.bucket))
 		goto bad;

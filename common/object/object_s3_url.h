@@ -20,8 +20,9 @@
 
 struct s3_endpoint {
 	bool https;
-	bool path_style; /* /BUCKET/KEY at host; else /KEY, and host is BUCKET.… */
-	char host[300];	 /* as in the Host header: with the port when it is not the scheme's */
+	bool path_style;  /* /BUCKET/KEY at host; else /KEY, and host is BUCKET.… */
+	bool no_checksum; /* ?disable-checksum=true: a PUT carries no Crc32c */
+	char host[300];	  /* as in the Host header: with the port when it is not the scheme's */
 	char bucket[128];
 	char region[64];
 	char prefix[256]; /* put in front of every key: "" or "a/b/" */

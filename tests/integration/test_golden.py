@@ -8,12 +8,10 @@ import sys
 import pytest
 from conftest import GOLDEN
 
-WHOLE = ["plain", "lz4", "zstd", "hash-prefix", "compacted", "big-dir", "old-client", "many-slices", "huge-sparse", "pending", "sessions"]
+WHOLE = ["plain", "lz4", "zstd", "hash-prefix", "compacted", "big-dir", "old-client", "many-slices", "huge-sparse", "pending", "sessions",
+         "acl", "tiers"]
 # what the refusal has to name, and whether reading is right all the same
-# (tiers and changelog have ACLs as well, which hinder reading)
-REFUSED = {"quotas": ("quota", True), "tiers": ("tier", False), "changelog": ("change log", False), "acl": ("ACL", False),
-           "encrypted-aes": ("encrypt", False), "encrypted-aes-lz4": ("encrypt", False), "encrypted-chacha": ("encrypt", False),
-           "encrypted-chacha-lz4": ("encrypt", False)}
+REFUSED = {"quotas": ("quota", True)}
 
 
 def load(lab, redis, variant, db=0):

@@ -108,6 +108,42 @@ static void sealed_secrets_are_opened(void **state)
 	setting_free(s);
 }
 
+/* made by JuiceFS 1.4.2 with --encrypt-algo sm4gcm */
+static void secrets_sealed_with_sm4_are_opened(void **state)
+{
+	struct setting *s = load("sm4gcm.json");
+
+	(void)state;
+	assert_true(setting_is_sm4(s) && s->sealed && s->encrypted);
+	assert_int_equal(strncmp(s->encrypt_key, "-----BEGIN RSA PRIVATE KEY-----\n", 32), 0);
+	assert_non_null(strstr(s->encrypt_key, "-----END RSA PRIVATE KEY-----"));
+	setting_free(s);
+}
+
+static void tiers_are_read(void **state)
+{
+	struct setting *s = load("tiers.json");
+
+	(void)state;
+	assert_int_equal(s->n_tiers, 3);
+	for (unsigned i = 0; i < 3; i++) {
+		static const char *const class[] = {"", "STANDARD_IA", "ARCHIVE"};
+
+		assert_int_equal(s->tiers[i].id, i);
+		assert_string_equal(s->tiers[i].storage_class, class[i]);
+		assert_string_equal(s->tiers[i].tag, "");
+	}
+	setting_free(s);
+	s = load("old-client.json"); /* of 1.3, which has none */
+	assert_int_equal(s->n_tiers, 1);
+	assert_string_equal(s->tiers[0].storage_class, "");
+	setting_free(s);
+	s = load("s3-class.json");
+	assert_true(s->n_tiers >= 1 && s->tiers[0].id == 0);
+	assert_string_not_equal(s->tiers[0].storage_class, "");
+	setting_free(s);
+}
+
 static void what_is_not_handled_is_named(void **state)
 {
 	static const struct {
@@ -119,15 +155,15 @@ static void what_is_not_handled_is_named(void **state)
 		{"hash-prefix.json", "", ""},
 		{"old-client.json", "", ""},
 		{"s3-setting.json", "", ""},
-		{"acl.json", "POSIX ACLs", "POSIX ACLs"},
-		{"changelog.json", "POSIX ACLs, user and group quotas, change log", "POSIX ACLs"},
+		{"acl.json", "", ""},
+		{"changelog.json", "user and group quotas", ""},
 		{"quotas.json", "user and group quotas", ""},
-		{"tiers.json", "POSIX ACLs, storage tiers", "POSIX ACLs"},
-		{"encrypted-aes.json", "encryption", "encryption"},
-		{"encrypted-chacha-lz4.json", "encryption", "encryption"},
-		{"s3-encrypted.json", "encryption", "encryption"},
-		{"s3-shards.json", "shards", "shards"},
-		{"s3-class.json", "user and group quotas, change log, storage tiers", ""},
+		{"tiers.json", "", ""},
+		{"encrypted-aes.json", "", ""},
+		{"encrypted-chacha-lz4.json", "", ""},
+		{"s3-encrypted.json", "", ""},
+		{"s3-shards.json", "", ""},
+		{"s3-class.json", "user and group quotas", ""},
 	};
 
 	(void)state;
@@ -221,10 +257,11 @@ static void versions_gate(void **state)
 		{"MaxClientVersion", "\"\"", 0},
 		{"Compression", "\"LZ4\"", 0},
 		{"Compression", "\"brotli\"", -EOPNOTSUPP},
-		{"KerbConf", "\"[libdefaults]\"", -EOPNOTSUPP},
+		{"KerbConf", "\"[libdefaults]\"", 0},
 		{"Shards", "1", 0},
 		{"Unknown", "{\"a\":[1]}", 0},
 		{"Tiers", "null", 0},
+		{"Tiers", "{}", 0},
 	};
 
 	(void)state;
@@ -475,6 +512,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_real_setting_is_read),
 		cmocka_unit_test(sealed_secrets_are_opened),
+		cmocka_unit_test(secrets_sealed_with_sm4_are_opened),
+		cmocka_unit_test(tiers_are_read),
 		cmocka_unit_test(what_is_not_handled_is_named),
 		cmocka_unit_test(a_wrong_field_is_named),
 		cmocka_unit_test(versions_gate),

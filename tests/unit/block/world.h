@@ -221,7 +221,7 @@ static inline void mem_free(struct object_store *s)
 	(void)s;
 }
 
-static const struct object_ops mem_ops = {"mem", mem_start, mem_free};
+static const struct object_ops mem_ops = {.name = "mem", .start = mem_start, .free = mem_free};
 
 /* --- the world --- */
 

@@ -12,7 +12,7 @@ static void unseals_what_others_sealed(void **state _unused_)
 {
 	char *plain = NULL;
 
-	assert_int_equal(crypt_unseal(uuid, sealed, &plain), 0);
+	assert_int_equal(crypt_unseal(uuid, false, sealed, &plain), 0);
 	assert_string_equal(plain, "minioadmin-secret");
 	free(plain);
 }
@@ -21,18 +21,18 @@ static void another_volume_or_a_changed_letter_is_refused(void **state _unused_)
 {
 	char *plain = NULL;
 
-	assert_int_equal(crypt_unseal("c2f3a1de-0000-4000-8000-0123456789ac", sealed, &plain),
+	assert_int_equal(crypt_unseal("c2f3a1de-0000-4000-8000-0123456789ac", false, sealed, &plain),
 			 -EBADMSG);
 	for (size_t i = 0; i < strlen(sealed); i++) {
 		char text[sizeof(sealed)];
 
 		memcpy(text, sealed, sizeof(sealed));
 		text[i] = text[i] == 'A' ? 'B' : 'A';
-		assert_int_equal(crypt_unseal(uuid, text, &plain), -EBADMSG);
+		assert_int_equal(crypt_unseal(uuid, false, text, &plain), -EBADMSG);
 		text[i] = '='; /* padding inside is no base64 */
-		assert_int_equal(crypt_unseal(uuid, text, &plain), -EBADMSG);
+		assert_int_equal(crypt_unseal(uuid, false, text, &plain), -EBADMSG);
 		text[i] = '\0';
-		assert_int_equal(crypt_unseal(uuid, text, &plain), i ? -EBADMSG : 0);
+		assert_int_equal(crypt_unseal(uuid, false, text, &plain), i ? -EBADMSG : 0);
 		if (i == 0) {
 			assert_string_equal(plain, "");
 			free(plain);
@@ -46,7 +46,7 @@ static void a_stripped_secret_is_told_apart(void **state _unused_)
 {
 	char *plain = NULL;
 
-	assert_int_equal(crypt_unseal(uuid, "removed", &plain), -ENOENT);
+	assert_int_equal(crypt_unseal(uuid, false, "removed", &plain), -ENOENT);
 	assert_null(plain);
 }
 
@@ -56,16 +56,16 @@ static void seals_differently_each_time_and_back(void **state _unused_)
 	char *a, *b, *plain;
 
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
-		assert_int_equal(crypt_seal(uuid, texts[i], &a), 0);
-		assert_int_equal(crypt_seal(uuid, texts[i], &b), 0);
+		assert_int_equal(crypt_seal(uuid, false, texts[i], &a), 0);
+		assert_int_equal(crypt_seal(uuid, false, texts[i], &b), 0);
 		assert_string_not_equal(a, b);
-		assert_int_equal(crypt_unseal(uuid, a, &plain), 0);
+		assert_int_equal(crypt_unseal(uuid, false, a, &plain), 0);
 		assert_string_equal(plain, texts[i]);
 		free(a);
 		free(b);
 		free(plain);
 	}
-	assert_int_equal(crypt_seal(uuid, "", &a), 0);
+	assert_int_equal(crypt_seal(uuid, false, "", &a), 0);
 	assert_string_equal(a, "");
 	free(a);
 }
