@@ -21,6 +21,10 @@ struct known {
 	uint64_t asked_us;   /* the newest answer's question */
 	uint64_t changed_us; /* our last change; 0: none */
 	struct pages pages;
+	uint64_t turn; /* of the last change that began */
+	bool has_dir;
+	struct attr dir;
+	uint64_t dir_us; /* when dir was asked for */
 };
 
 struct attrcache {
@@ -29,6 +33,7 @@ struct attrcache {
 	struct list_node used; /* oldest first */
 	size_t max;
 	uint64_t moved_us; /* when the volume became another one; 0: never */
+	uint64_t turns;	   /* changes that began, counted */
 };
 
 static uint64_t inode_hash(uint64_t inode)
@@ -131,9 +136,62 @@ void attrcache_changed(struct attrcache *c, uint64_t inode, uint64_t now_us)
 
 	mtx_lock(&c->lock);
 	k = get_locked(c, inode);
-	if (k)
+	if (k) {
 		k->changed_us = MAX(k->changed_us, now_us);
+		k->turn = ++c->turns;
+		k->has_dir = false;
+	}
 	mtx_unlock(&c->lock);
+}
+
+uint64_t attrcache_names_begin(struct attrcache *c, uint64_t inode)
+{
+	struct known *k;
+	uint64_t turn;
+
+	mtx_lock(&c->lock);
+	k = get_locked(c, inode);
+	turn = ++c->turns;
+	if (k) {
+		k->turn = turn;
+		k->has_dir = false;
+	}
+	mtx_unlock(&c->lock);
+	return turn;
+}
+
+void attrcache_names_end(struct attrcache *c, uint64_t inode, uint64_t token, const struct attr *a,
+			 uint64_t asked_us, uint64_t now_us)
+{
+	struct known *k;
+
+	mtx_lock(&c->lock);
+	k = get_locked(c, inode);
+	if (k) {
+		k->changed_us = MAX(k->changed_us, now_us);
+		k->has_dir = a && k->turn == token && asked_us > c->moved_us;
+		if (k->has_dir) {
+			k->dir = *a;
+			k->dir_us = asked_us;
+		}
+	}
+	mtx_unlock(&c->lock);
+}
+
+bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64_t *ret_asked_us)
+{
+	struct known *k;
+	bool has;
+
+	mtx_lock(&c->lock);
+	k = find_locked(c, inode);
+	has = k && k->has_dir;
+	if (has) {
+		*ret = k->dir;
+		*ret_asked_us = k->dir_us;
+	}
+	mtx_unlock(&c->lock);
+	return has;
 }
 
 bool attrcache_changed_since(struct attrcache *c, uint64_t inode, uint64_t since_us)
@@ -153,6 +211,24 @@ static bool time_eq(const struct time_ns *a, const struct time_ns *b)
 	return a->sec == b->sec && a->nsec == b->nsec;
 }
 
+static bool pages_are(const struct pages *p, const struct attr *a)
+{
+	return p->known && time_eq(&p->mtime, &a->mtime) && time_eq(&p->ctime, &a->ctime) &&
+	       p->length == a->length;
+}
+
+bool attrcache_pages_other(struct attrcache *c, uint64_t inode, const struct attr *a)
+{
+	struct known *k;
+	bool other;
+
+	mtx_lock(&c->lock);
+	k = find_locked(c, inode);
+	other = !k || !pages_are(&k->pages, a);
+	mtx_unlock(&c->lock);
+	return other;
+}
+
 bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct attr *a)
 {
 	struct known *k;
@@ -161,8 +237,7 @@ bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct att
 	mtx_lock(&c->lock);
 	k = get_locked(c, inode);
 	if (k) {
-		match = k->pages.known && time_eq(&k->pages.mtime, &a->mtime) &&
-			time_eq(&k->pages.ctime, &a->ctime) && k->pages.length == a->length;
+		match = pages_are(&k->pages, a);
 		k->pages = (struct pages){true, a->mtime, a->ctime, a->length};
 	}
 	mtx_unlock(&c->lock);
@@ -180,11 +255,39 @@ void attrcache_pages_forget(struct attrcache *c, uint64_t inode)
 	mtx_unlock(&c->lock);
 }
 
+bool attrcache_length(struct attrcache *c, uint64_t inode, uint64_t *ret)
+{
+	struct known *k;
+	bool known;
+
+	mtx_lock(&c->lock);
+	k = find_locked(c, inode);
+	known = k && k->pages.known;
+	if (known)
+		*ret = k->pages.length;
+	mtx_unlock(&c->lock);
+	return known;
+}
+
+void attrcache_grew(struct attrcache *c, uint64_t inode, uint64_t end)
+{
+	struct known *k;
+
+	mtx_lock(&c->lock);
+	k = find_locked(c, inode);
+	if (k && k->pages.known)
+		k->pages.length = MAX(k->pages.length, end);
+	mtx_unlock(&c->lock);
+}
+
 void attrcache_volume_moved(struct attrcache *c, uint64_t now_us)
 {
 	mtx_lock(&c->lock);
 	c->moved_us = now_us;
-	for (struct list_node *n = c->used.next; n != &c->used; n = n->next)
-		container_of(n, struct known, used)->pages.known = false;
+	for (struct list_node *n = c->used.next; n != &c->used; n = n->next) {
+		struct known *k = container_of(n, struct known, used);
+
+		k->pages.known = k->has_dir = false;
+	}
 	mtx_unlock(&c->lock);
 }

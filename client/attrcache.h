@@ -5,6 +5,8 @@
  *	order			an answer of the metadata engine that was asked for before a newer
  *				one, or before a change made here, is stale and must not be passed
  *				on (to readers, or to the kernel by a directory snapshot)
+ *	directories		a directory's attributes as a change of its names left them, which the
+ *				kernel forgets with each such change and asks for before the next
  *	identity of pages	the file version (inode, ctime, mtime, length) whose bytes the
  *				kernel's page cache may hold
  *
@@ -29,10 +31,24 @@ void attrcache_changed(struct attrcache *c, uint64_t inode, uint64_t now_us);
 /* true when this mount changed the inode at or after since_us */
 bool attrcache_changed_since(struct attrcache *c, uint64_t inode, uint64_t since_us);
 
+/* A change of the names in directory inode begins, and ends: a is what it left (NULL: not known), of a
+ * question asked at asked_us. It is kept unless another change of the directory began meanwhile. */
+uint64_t attrcache_names_begin(struct attrcache *c, uint64_t inode);
+void attrcache_names_end(struct attrcache *c, uint64_t inode, uint64_t token, const struct attr *a,
+			 uint64_t asked_us, uint64_t now_us);
+/* true: *ret is what was kept, asked for at *ret_asked_us */
+bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64_t *ret_asked_us);
+
 /* An open saw attributes a: true when the kernel's pages, if it has some, are of this very version.
  * Remembers a as the pages' version from now on, because the kernel drops them when the answer was
  * false. */
 bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct attr *a);
+/* true unless a is the version that is known; remembers nothing */
+bool attrcache_pages_other(struct attrcache *c, uint64_t inode, const struct attr *a);
+/* The length that the kernel knows of: set with the version, and grown by what was written; false: not
+ * known */
+bool attrcache_length(struct attrcache *c, uint64_t inode, uint64_t *ret);
+void attrcache_grew(struct attrcache *c, uint64_t inode, uint64_t end);
 /* the pages' version is unknown from now on (data changed here) */
 void attrcache_pages_forget(struct attrcache *c, uint64_t inode);
 

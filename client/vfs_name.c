@@ -15,22 +15,55 @@ static int check_name(struct vfs *v, uint64_t parent, const char *name, int errn
 	return vfs_lookup_made_up(v, parent, name, &e) ? errnum : 0;
 }
 
+/* a change of names under way: in a directory, or in two */
+struct names_change {
+	struct meta_ctx ctx; /* the caller's, and where the directories' attributes go */
+	struct attr dirs[2];
+	uint64_t inodes[2], tokens[2], asked_us;
+};
+
+static const struct meta_ctx *names_begin(struct vfs *v, const struct meta_ctx *c, uint64_t dir,
+					  uint64_t second, struct names_change *n)
+{
+	*n = (struct names_change){.ctx = *c, .inodes = {dir, second}, .asked_us = clock_us()};
+	n->ctx.ret_dirs = n->dirs;
+	n->tokens[0] = attrcache_names_begin(v->known, dir);
+	if (second != dir)
+		n->tokens[1] = attrcache_names_begin(v->known, second);
+	return &n->ctx;
+}
+
+static void names_end(struct vfs *v, const struct names_change *n, int r)
+{
+	uint64_t now = clock_us();
+
+	for (int i = 0; i < 2; i++) {
+		const struct attr *a = r == 0 && n->dirs[i].type ? &n->dirs[i] : NULL;
+
+		if (n->tokens[i])
+			attrcache_names_end(v->known, n->inodes[i], n->tokens[i], a, n->asked_us,
+					    now);
+	}
+}
+
 int vfs_mknod(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
 	      uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
 	      struct vfs_entry *ret)
 {
 	struct vfs_entry e = {0};
+	struct names_change change;
 	int r = check_name(v, parent, name, -EEXIST);
 
 	if (r < 0)
 		return r;
 	if (target && strlen(target) > SYMLINK_MAX)
 		return -ENAMETOOLONG;
+	c = names_begin(v, c, parent, parent, &change);
 	r = meta_mknod(v->conf.meta, c, parent, name, type, mode, umask, rdev, target, &e.inode,
 		       &e.attr);
+	names_end(v, &change, r);
 	if (r < 0)
 		return r;
-	vfs_changed(v, parent, NULL, false);
 	vfs_fill(v, &e);
 	*ret = e;
 	return 0;
@@ -38,42 +71,47 @@ int vfs_mknod(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const ch
 
 int vfs_unlink(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name)
 {
+	struct names_change change;
 	int r = check_name(v, parent, name, -EPERM);
 
-	if (r == 0)
-		r = meta_unlink(v->conf.meta, c, parent, name);
-	if (r == 0)
-		vfs_changed(v, parent, NULL, false);
+	if (r < 0)
+		return r;
+	c = names_begin(v, c, parent, parent, &change);
+	r = meta_unlink(v->conf.meta, c, parent, name);
+	names_end(v, &change, r);
 	return r;
 }
 
 int vfs_rmdir(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name)
 {
+	struct names_change change;
 	int r = check_name(v, parent, name, -EPERM);
 
-	if (r == 0)
-		r = meta_rmdir(v->conf.meta, c, parent, name);
-	if (r == 0)
-		vfs_changed(v, parent, NULL, false);
+	if (r < 0)
+		return r;
+	c = names_begin(v, c, parent, parent, &change);
+	r = meta_rmdir(v->conf.meta, c, parent, name);
+	names_end(v, &change, r);
 	return r;
 }
 
 int vfs_rename(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
 	       uint64_t new_parent, const char *new_name, unsigned flags)
 {
+	struct names_change change;
 	uint64_t inode;
 	struct attr a;
 	int r = check_name(v, parent, name, -EPERM);
 
 	if (r == 0)
 		r = check_name(v, new_parent, new_name, -EPERM);
-	if (r == 0)
-		r = meta_rename(v->conf.meta, c, parent, name, new_parent, new_name, flags, &inode,
-				&a);
 	if (r < 0)
 		return r;
-	vfs_changed(v, parent, NULL, false);
-	vfs_changed(v, new_parent, NULL, false);
+	c = names_begin(v, c, parent, new_parent, &change);
+	r = meta_rename(v->conf.meta, c, parent, name, new_parent, new_name, flags, &inode, &a);
+	names_end(v, &change, r);
+	if (r < 0)
+		return r;
 	vfs_changed(v, inode, NULL, false);
 	return 0;
 }
@@ -82,15 +120,18 @@ int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t p
 	     const char *name, struct vfs_entry *ret)
 {
 	struct vfs_entry e = {.inode = inode};
+	struct names_change change;
 	int r = check_name(v, parent, name, -EEXIST);
 
 	if (inode >= INODE_INTERNAL && inode <= INODE_TRASH)
 		return -EPERM;
-	if (r == 0)
-		r = meta_link(v->conf.meta, c, inode, parent, name, &e.attr);
 	if (r < 0)
 		return r;
-	vfs_changed(v, parent, NULL, false);
+	c = names_begin(v, c, parent, parent, &change);
+	r = meta_link(v->conf.meta, c, inode, parent, name, &e.attr);
+	names_end(v, &change, r);
+	if (r < 0)
+		return r;
 	vfs_changed(v, inode, &e.attr, false);
 	vfs_fill(v, &e);
 	*ret = e;

@@ -48,8 +48,9 @@ end
 call('HSET', P .. 'd' .. parent, name, char(kind(a)) .. ARGV[4])
 local touched = touchable(pa, now, ARGV[7])
 if touched then
-	call('SET', P .. 'i' .. parent, touch(pa, now))
+	pa = touch(pa, now)
+	call('SET', P .. 'i' .. parent, pa)
 end
 call('SET', P .. 'i' .. ino, a)
 log(now, 'LINK', fmt('%.0f', u32(a, NLINK)), ino, parent, name, touched)
-return finish({ a })
+return finish({ a, pa })

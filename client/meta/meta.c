@@ -213,6 +213,13 @@ int meta_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint
 			  ret);
 }
 
+/* of a change of names, as the caller knows the directory */
+static void show_dir(const struct meta *m, const struct meta_ctx *c, int which, uint64_t inode)
+{
+	if (c && c->ret_dirs && c->ret_dirs[which].type)
+		meta_show(m, inode, &c->ret_dirs[which]);
+}
+
 int meta_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
 	       uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
 	       uint64_t *ret, struct attr *ret_attr)
@@ -233,6 +240,7 @@ int meta_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 	}
 	r = m->ops->mknod(m, c, parent, name, type, mode & 07777, umask & 07777, rdev,
 			  type == INODE_SYMLINK ? target : "", ret, ret_attr);
+	show_dir(m, c, 0, parent);
 	return shown(m, r, ret, ret_attr);
 }
 
@@ -248,7 +256,9 @@ int meta_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t
 	inode = meta_rooted(m, inode);
 	if (inode >= INODE_INTERNAL || inode == m->root)
 		return -EPERM;
-	return shown_attr(m, m->ops->link(m, c, inode, parent, name, ret), inode, ret);
+	r = m->ops->link(m, c, inode, parent, name, ret);
+	show_dir(m, c, 0, parent);
+	return shown_attr(m, r, inode, ret);
 }
 
 int meta_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
@@ -259,7 +269,11 @@ int meta_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 	r = check_remove(m, c, parent, name);
 	if (r)
 		return r;
-	return is_dots(name) ? -EPERM : m->ops->unlink(m, c, parent, name);
+	if (is_dots(name))
+		return -EPERM;
+	r = m->ops->unlink(m, c, parent, name);
+	show_dir(m, c, 0, parent);
+	return r;
 }
 
 int meta_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
@@ -274,7 +288,11 @@ int meta_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 	r = check_remove(m, c, parent, name);
 	if (r)
 		return r;
-	return parent == INODE_TRASH ? -EPERM : m->ops->rmdir(m, c, parent, name);
+	if (parent == INODE_TRASH)
+		return -EPERM;
+	r = m->ops->rmdir(m, c, parent, name);
+	show_dir(m, c, 0, parent);
+	return r;
 }
 
 static int check_rename_flags(const struct meta_ctx *c, uint64_t parent, unsigned flags)
@@ -314,6 +332,8 @@ int meta_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 	if (is_dots(name))
 		return -EBUSY;
 	r = m->ops->rename(m, c, parent, name, new_parent, new_name, flags, ret, ret_attr);
+	show_dir(m, c, 0, parent);
+	show_dir(m, c, 1, new_parent);
 	return shown(m, r, ret, ret_attr);
 }
 
@@ -610,8 +630,8 @@ static bool atime_due(enum atime_mode mode, const struct attr *a)
 
 int meta_touch_atime(struct meta *m, uint64_t inode, struct attr *a)
 {
-	if (m->conf.atime == ATIME_NONE || !atime_due(m->conf.atime, a) || meta_rooted(m, inode) >= INODE_INTERNAL ||
-	    check_writable(m) || HAS(m, touch_atime))
+	if (m->conf.atime == ATIME_NONE || !atime_due(m->conf.atime, a) ||
+	    meta_rooted(m, inode) >= INODE_INTERNAL || check_writable(m) || HAS(m, touch_atime))
 		return 0;
 	inode = meta_rooted(m, inode);
 	return shown_attr(m, m->ops->touch_atime(m, inode, a), inode, a);

@@ -30,6 +30,10 @@ struct meta_ctx {
 	bool check;
 	const uint32_t *gids;
 	size_t n_gids;
+	/* Out, where a change of names puts the attributes that its directory has now; [1]: a
+	 * rename's new directory. Two of them, set to 0 by the caller; type stays 0 where they are
+	 * not known. NULL: not wanted */
+	struct attr *ret_dirs;
 };
 
 enum atime_mode { ATIME_NONE, ATIME_RELATIVE, ATIME_STRICT };

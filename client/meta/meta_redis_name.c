@@ -67,6 +67,20 @@ static void args_checked(struct args *a, const struct meta_ctx *c, struct str *b
 		args_text(a, "");
 }
 
+static void tell_dir(const struct meta_ctx *c, int which, const struct redis_reply *record)
+{
+	struct attr a;
+
+	if (c && c->ret_dirs && record && reply_attr(record, &a) == 0)
+		c->ret_dirs[which] = a;
+}
+
+/* the n-th element from the end */
+static const struct redis_reply *reply_last(const struct redis_reply *r, size_t n)
+{
+	return reply_len(r) > n ? reply_at(r, reply_len(r) - 1 - n) : NULL;
+}
+
 /* -EAGAIN: pool_used_up */
 static int mknod_once(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
 		      uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev,
@@ -111,6 +125,7 @@ static int mknod_once(struct meta *m, const struct meta_ctx *c, uint64_t parent,
 	if (r)
 		return r;
 	stat_add(mr, parent, 0, 4096, 1);
+	tell_dir(c, 0, reply_at(reply, 1));
 	*ret = inode;
 	return 0;
 }
@@ -186,7 +201,6 @@ int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_
 	struct attr a;
 	int r;
 
-	(void)c;
 	args_init(&args, mr);
 	op_begin(mr, &args);
 	args_be64(&args, inode);
@@ -200,6 +214,7 @@ int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_
 		r = reply_attr(reply_at(reply, 0), &a);
 	if (r)
 		return r;
+	tell_dir(c, 0, reply_at(reply, 1));
 	open_named(m, inode);
 	length = a.type == INODE_FILE ? a.length : 0;
 	stat_add(mr, parent, (int64_t)length, (int64_t)align4k(length), 1);
@@ -283,9 +298,11 @@ int redis_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 	op_end(mr, &args);
 	if (!r)
 		r = reply_removed(reply, 0, &d);
-	if (!r)
-		removed_done(mr, parent, &d);
-	return r;
+	if (r)
+		return r;
+	tell_dir(c, 0, reply_last(reply, 0));
+	removed_done(mr, parent, &d);
+	return 0;
 }
 
 int redis_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
@@ -308,9 +325,11 @@ int redis_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 	op_end(mr, &args);
 	if (!r)
 		r = reply_removed(reply, 0, &d);
-	if (!r)
-		removed_done(mr, parent, &d);
-	return r;
+	if (r)
+		return r;
+	tell_dir(c, 0, reply_last(reply, 0));
+	removed_done(mr, parent, &d);
+	return 0;
 }
 
 /* an entry with record a went from one directory to another */
@@ -324,8 +343,8 @@ static void stat_move(struct meta_redis *mr, const struct attr *a, uint64_t from
 	stat_add(mr, to, (int64_t)length, (int64_t)align4k(length), 1);
 }
 
-static int renamed(struct meta_redis *mr, const struct redis_reply *reply, uint64_t parent,
-		   uint64_t new_parent, uint64_t *ret, struct attr *ret_attr)
+static int renamed(struct meta_redis *mr, const struct meta_ctx *c, const struct redis_reply *reply,
+		   uint64_t parent, uint64_t new_parent, uint64_t *ret, struct attr *ret_attr)
 {
 	const struct redis_reply *what = reply_at(reply, 2);
 	struct attr a, b;
@@ -341,12 +360,14 @@ static int renamed(struct meta_redis *mr, const struct redis_reply *reply, uint6
 	*ret_attr = a;
 	if (reply_is(what, ""))
 		return 0;
+	tell_dir(c, 0, reply_last(reply, 1));
+	tell_dir(c, 1, reply_last(reply, 0));
 	stat_move(mr, &a, parent, new_parent);
 	if (reply_is(what, "exchange")) {
 		r = reply_attr(reply_at(reply, 3), &b);
 		if (!r)
 			stat_move(mr, &b, new_parent, parent);
-	} else if (reply_len(reply) > 3) {
+	} else if (reply_len(reply) > 5) {
 		r = reply_removed(reply, 3, &d);
 		if (!r)
 			removed_done(mr, new_parent, &d);
@@ -420,7 +441,7 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL)
 		return pool_used_up(mr);
 	if (!r)
-		r = renamed(mr, reply, n->parent, n->new_parent, ret, ret_attr);
+		r = renamed(mr, n->c, reply, n->parent, n->new_parent, ret, ret_attr);
 	if (!r && n->whiteout && !reply_is(reply_at(reply, 2), ""))
 		stat_add(mr, n->parent, 0, 4096, 1);
 	return r;

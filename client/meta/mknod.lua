@@ -49,7 +49,8 @@ end
 local a = make_write(plan, n)
 local touched = n.type == DIR or touchable(pa, now, ARGV[15])
 if touched then
-	call('SET', P .. 'i' .. parent, links(touch(pa, now), n.type == DIR and 1 or 0))
+	pa = links(touch(pa, now), n.type == DIR and 1 or 0)
+	call('SET', P .. 'i' .. parent, pa)
 end
 call('HSET', P .. 'd' .. parent, name, char(n.type) .. n.ino)
 if n.type == DIR then
@@ -58,4 +59,4 @@ if n.type == DIR then
 	call('HSET', P .. 'dirUsedSpace', text, '0')
 end
 make_log(n, parent, name, touched)
-return finish({ a })
+return finish({ a, pa })

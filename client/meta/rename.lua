@@ -178,10 +178,12 @@ call('SET', P .. 'i' .. text, a)
 call('HSET', P .. 'd' .. dst, dname, e)
 local dirs = not same and (typ == DIR or (exchange and dtyp == DIR))
 if not same and not is_trash(ARGV[4]) and (dirs or touchable(sa, now, ARGV[10])) then
-	call('SET', P .. 'i' .. src, links(touch(sa, now), sdelta))
+	sa = links(touch(sa, now), sdelta)
+	call('SET', P .. 'i' .. src, sa)
 end
 if dirs or ddelta ~= 0 or touchable(da, now, ARGV[10]) then
-	call('SET', P .. 'i' .. dst, links(touch(da, now), ddelta))
+	da = links(touch(da, now), ddelta)
+	call('SET', P .. 'i' .. dst, da)
 end
 log(now, 'MOVE', text, src, sname, dst, dname, flags - (whiteout and 4 or 0),
 	dino and dec(dino) or 0, hour_text(plan))
@@ -196,4 +198,6 @@ if removed then
 		result[3 + i] = removed[i]
 	end
 end
+result[#result + 1] = same and da or sa
+result[#result + 1] = da
 return finish(result)

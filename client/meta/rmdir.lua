@@ -45,7 +45,9 @@ end
 local r = remove_write(plan, now, '')
 call('HDEL', P .. 'd' .. parent, name)
 if not is_trash(ARGV[4]) then
-	call('SET', P .. 'i' .. parent, links(touch(pa, now), -1))
+	pa = links(touch(pa, now), -1)
+	call('SET', P .. 'i' .. parent, pa)
 end
 log(now, 'RMDIR', text, parent, name, hour_text(plan))
+r[#r + 1] = pa
 return finish(r)

@@ -45,7 +45,9 @@ local r = remove_write(plan, now, ARGV[9])
 call('HDEL', P .. 'd' .. parent, name)
 local touched = not is_trash(ARGV[4]) and touchable(pa, now, ARGV[7])
 if touched then
-	call('SET', P .. 'i' .. parent, touch(pa, now))
+	pa = touch(pa, now)
+	call('SET', P .. 'i' .. parent, pa)
 end
 log(now, 'UNLINK', plan.text, parent, name, hour_text(plan), plan.open or false, touched)
+r[#r + 1] = pa
 return finish(r)

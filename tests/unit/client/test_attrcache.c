@@ -102,6 +102,49 @@ static void the_oldest_inode_is_forgotten_at_the_limit(void **state)
 	attrcache_free(c);
 }
 
+/* a directory is known as the last change of its names left it, unless two of them crossed */
+static void directories(void **state)
+{
+	struct attr before = {.type = INODE_DIR, .nlink = 2},
+		    after = {.type = INODE_DIR, .nlink = 3};
+	struct attrcache *c;
+	uint64_t first, second, asked = 0;
+	struct attr a;
+
+	(void)state;
+	assert_int_equal(attrcache_new(4, &c), 0);
+	assert_false(attrcache_dir(c, 1, &a, &asked));
+	first = attrcache_names_begin(c, 1);
+	attrcache_names_end(c, 1, first, &before, 100, 110);
+	assert_true(attrcache_dir(c, 1, &a, &asked));
+	assert_int_equal(a.nlink, 2);
+	assert_int_equal(asked, 100);
+	/* as if it was changed at the end: answers asked for before are stale */
+	assert_false(attrcache_seen(c, 1, 105));
+
+	first = attrcache_names_begin(c, 1);
+	assert_false(attrcache_dir(c, 1, &a, &asked));
+	second = attrcache_names_begin(c, 1);
+	attrcache_names_end(c, 1, second, &after, 210, 230);
+	assert_true(attrcache_dir(c, 1, &a, &asked));
+	attrcache_names_end(c, 1, first, &before, 200, 240);
+	assert_false(attrcache_dir(c, 1, &a, &asked));
+
+	/* one that failed, or did not tell; an attribute that was set meanwhile */
+	first = attrcache_names_begin(c, 1);
+	attrcache_names_end(c, 1, first, NULL, 300, 310);
+	assert_false(attrcache_dir(c, 1, &a, &asked));
+	first = attrcache_names_begin(c, 1);
+	attrcache_changed(c, 1, 405);
+	attrcache_names_end(c, 1, first, &after, 400, 410);
+	assert_false(attrcache_dir(c, 1, &a, &asked));
+	first = attrcache_names_begin(c, 1);
+	attrcache_names_end(c, 1, first, &after, 500, 510);
+	attrcache_volume_moved(c, 520);
+	assert_false(attrcache_dir(c, 1, &a, &asked));
+	attrcache_free(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -110,6 +153,7 @@ int main(void)
 		cmocka_unit_test(pages_are_kept_only_for_the_very_same_version),
 		cmocka_unit_test(nothing_known_of_another_volume_counts),
 		cmocka_unit_test(the_oldest_inode_is_forgotten_at_the_limit),
+		cmocka_unit_test(directories),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
