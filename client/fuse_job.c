@@ -3,8 +3,11 @@
  *
  *	state			by
  *	QUEUED
- *	-> TAKEN		run_job, in a meta thread: it will be answered there, an interrupt
- *				comes too late
+ *	-> TAKEN		begin, in a meta or receive thread; job_take, at the end of other jobs
+ *	   -> ANSWERED		job_claim, right before the answer
+ *	   -> LEFT		interrupted, when its asker is being killed: answered EINTR; what was
+ *				asked is done all the same, and its answer dropped. Not locks, which
+ *				have their own way (fuse_lock.c)
  *	-> INTERRUPTED		interrupted, in the receive thread of the INTERRUPT: answered EINTR;
  *				run_job only frees
  *	-> INTERRUPTED_EARLY	interrupted, while watch registers it: watch answers EINTR
@@ -114,16 +117,6 @@ static bool step(struct job *j, int to)
 					   __ATOMIC_ACQUIRE);
 }
 
-static void interrupted(fuse_req_t req, void *data)
-{
-	struct job *j = data;
-
-	if (registering)
-		step(j, JOB_INTERRUPTED_EARLY);
-	else if (step(j, JOB_INTERRUPTED))
-		fuse_reply_err(req, EINTR);
-}
-
 /* /proc/PID/what as text; false: not to be had. pid 0: it lives in another pid namespace */
 static bool proc_text(uint32_t pid, const char *what, char *text, size_t room)
 {
@@ -179,21 +172,51 @@ static bool is_dying(uint32_t pid)
 	return (flags & EXITING) && (code & SIGNAL_BITS);
 }
 
+/* begun, and its asker is on the way out */
+static bool leave(struct job *j)
+{
+	int from = JOB_TAKEN;
+
+	if (j->op == FOP_SETLK || j->op == FOP_FLOCK ||
+	    __atomic_load_n(&j->state, __ATOMIC_ACQUIRE) != JOB_TAKEN || !is_killed(j->ctx.pid))
+		return false;
+	return __atomic_compare_exchange_n(&j->state, &from, JOB_LEFT, false, __ATOMIC_ACQ_REL,
+					   __ATOMIC_ACQUIRE);
+}
+
+static void interrupted(fuse_req_t req, void *data)
+{
+	struct job *j = data;
+
+	if (registering)
+		step(j, JOB_INTERRUPTED_EARLY);
+	else if (step(j, JOB_INTERRUPTED) || leave(j))
+		fuse_reply_err(req, EINTR);
+}
+
 static void interrupted_killed(fuse_req_t req, void *data)
 {
 	if (is_killed(((struct job *)data)->ctx.pid))
 		interrupted(req, data);
 }
 
+/* taking the function away waits until it does not run any more */
+static void unwatch(struct job *j)
+{
+	if (j->watched)
+		fuse_req_interrupt_func(j->req, NULL, NULL);
+	j->watched = false;
+}
+
 /* false: it was interrupted before and is answered */
 static bool watch(struct job *j, void (*fn)(fuse_req_t req, void *data))
 {
 	registering = true;
+	j->watched = true;
 	fuse_req_interrupt_func(j->req, fn, j);
 	registering = false;
 	if (__atomic_load_n(&j->state, __ATOMIC_ACQUIRE) != JOB_INTERRUPTED_EARLY)
 		return true;
-	fuse_req_interrupt_func(j->req, NULL, NULL);
 	job_reply_err(j, -EINTR);
 	return false;
 }
@@ -216,7 +239,7 @@ bool job_watch_killed(struct job *j)
 void job_leave_dying(struct job *j)
 {
 	if (is_dying(j->ctx.pid) && step(j, JOB_INTERRUPTED)) {
-		fuse_req_interrupt_func(j->req, NULL, NULL);
+		unwatch(j);
 		fuse_reply_err(j->req, EINTR);
 	}
 }
@@ -227,17 +250,40 @@ bool job_take(struct job *j)
 		drop(j);
 		return false;
 	}
-	fuse_req_interrupt_func(j->req, NULL, NULL);
+	unwatch(j);
+	return true;
+}
+
+bool job_claim(struct job *j)
+{
+	int s = __atomic_load_n(&j->state, __ATOMIC_ACQUIRE);
+
+	do {
+		if (s == JOB_LEFT)
+			return false;
+	} while (!__atomic_compare_exchange_n(&j->state, &s, JOB_ANSWERED, false, __ATOMIC_ACQ_REL,
+					      __ATOMIC_ACQUIRE));
+	/* when it returns, the function does not run any more */
+	unwatch(j);
 	return true;
 }
 
 /* --- queue --- */
 
+/* false: interrupted before, and gone */
+static bool begin(struct job *j)
+{
+	if (step(j, JOB_TAKEN))
+		return true;
+	drop(j);
+	return false;
+}
+
 static void run_job(struct workq_job *work)
 {
 	struct job *j = container_of(work, struct job, work);
 
-	if (job_take(j))
+	if (begin(j))
 		j->run(j);
 }
 
@@ -252,12 +298,15 @@ static void push(struct job *j)
 void job_queue(struct job *j, void (*run)(struct job *j))
 {
 	j->run = run;
-	if (fuse_loop_may_wait()) {
-		run(j);
-		fuse_loop_waited();
-	} else if (watch(j, interrupted)) {
+	if (!watch(j, interrupted))
+		return;
+	if (!fuse_loop_may_wait()) {
 		push(j);
+		return;
 	}
+	if (begin(j))
+		run(j);
+	fuse_loop_waited();
 }
 
 static void flushed(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total)

@@ -7,6 +7,7 @@
 #include <fuse_lowlevel.h>
 
 #include "client/fuse_loop.h"
+#include "client/fuse_notify.h"
 #include "client/fuse_ops.h"
 #include "client/locks.h"
 #include "common/workq.h"
@@ -64,14 +65,22 @@ struct fuse_ops {
 };
 
 /* steps of a job that waits for a thread (fuse_job.c) */
-enum job_state { JOB_QUEUED, JOB_TAKEN, JOB_INTERRUPTED, JOB_INTERRUPTED_EARLY };
+enum job_state {
+	JOB_QUEUED,
+	JOB_TAKEN,
+	JOB_INTERRUPTED,
+	JOB_INTERRUPTED_EARLY,
+	JOB_LEFT,
+	JOB_ANSWERED
+};
 
 struct job {
 	struct workq_job work;
 	struct vfs_io io;
 	struct fuse_ops *f;
 	fuse_req_t req;
-	int state; /* enum job_state, atomic */
+	int state;    /* enum job_state, atomic */
+	bool watched; /* an interrupt function is registered */
 	enum fuse_op_number op;
 	void (*run)(struct job *j); /* in the meta workq; replies */
 	struct meta_ctx ctx;
@@ -86,6 +95,8 @@ struct job {
 	struct attr want;
 	struct handle *h, *h2;
 	struct fuse_file_info fi;
+	struct fuse_note note;
+	bool keep;
 	struct fuse_buffer *held;
 	struct lock_req lock;
 	const char *name, *name2; /* in text */
@@ -107,7 +118,8 @@ static inline struct vfs *vfs_of(const struct job *j)
  * request was answered */
 struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const char *name,
 		    const char *name2, const void *value, size_t extra);
-/* Run here and now while enough receive threads are left (a job handed over costs two more wake-ups),
+/* A job that has begun finishes by itself when its asker is killed: he has his EINTR at once.
+ * Run here and now while enough receive threads are left (a job handed over costs two more wake-ups),
  * else in the meta workq: an interrupt before it began answers EINTR. */
 void job_queue(struct job *j, void (*run)(struct job *j));
 /* the same once the inode's dirty data is committed; its failure is the answer */
@@ -128,6 +140,9 @@ bool job_watch_killed(struct job *j);
 void job_leave_dying(struct job *j);
 /* at its end: false when it was answered meanwhile; j is gone then */
 bool job_take(struct job *j);
+
+/* Before an answer: false: the asker was killed meanwhile and has one; j->req is gone. */
+bool job_claim(struct job *j);
 
 /* 0 or -ENOMEM */
 int fuse_ops_metrics(struct fuse_ops *f, struct metrics *m);

@@ -17,6 +17,7 @@
 
 #include "client/fuse_loop.h"
 
+#include "client/fuse_notify.h"
 #include "common/log.h"
 #include "common/thread.h"
 
@@ -254,9 +255,12 @@ static unsigned thread_count(unsigned wanted)
 int fuse_loop_start(struct fuse_loop *l)
 {
 	unsigned want = thread_count(l->conf.threads);
+	int r = fuse_notify_start(l->conf.notify, l->se);
+
+	if (r < 0)
+		return r;
 	for (; l->n_threads < want; l->n_threads++) {
 		char name[16];
-		int r;
 
 		snprintf(name, sizeof(name), "fuse-%u", l->n_threads);
 		r = thread_start(name, receive, l, &l->threads[l->n_threads]);
@@ -288,6 +292,7 @@ void fuse_loop_stop(struct fuse_loop *l)
 		} while (r == ETIMEDOUT);
 	}
 	l->n_threads = 0;
+	fuse_notify_stop(l->conf.notify);
 }
 
 /* --- start and end --- */

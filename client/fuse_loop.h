@@ -20,9 +20,10 @@ struct fuse_loop_conf {
 	const struct fuse_lowlevel_ops *ops;
 	size_t ops_size;
 	void *userdata;
-	const char *mount_point; /* kept by pointer */
-	const char *options;	 /* for mount(2): "fsname=…,subtype=stoke,…" */
-	unsigned threads;	 /* 0: 8, or as many as cores up to 16 */
+	const char *mount_point;    /* kept by pointer */
+	const char *options;	    /* for mount(2): "fsname=…,subtype=stoke,…" */
+	struct fuse_notify *notify; /* runs as long as the threads do */
+	unsigned threads;	    /* 0: 8, or as many as cores up to 16 */
 	/* one of the receive threads has ended because the file system was unmounted; any thread */
 	void (*ended)(void *arg);
 	void *arg;

@@ -105,7 +105,7 @@ static void op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	(void)fi;
 	if (!j)
 		return;
-	if (vfs_getattr_made_up(vfs_of(j), ino, &e))
+	if (vfs_getattr_made_up(vfs_of(j), ino, &e) || vfs_getattr_known(vfs_of(j), ino, &e))
 		job_reply_attr(j, &e);
 	else if (ino == INODE_ROOT)
 		job_queue_local(j, do_getattr_root);
@@ -353,16 +353,48 @@ static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const cha
 
 /* --- open files --- */
 
+/* Close-to-open: a reader must not see the length of before, so the kernel forgets it before the open
+ * is answered; in a thread that may wait. */
+static void answer_open(struct workq_job *work)
+{
+	struct job *j = container_of(work, struct job, work);
+
+	job_reply_open(j, NULL, TAKE_PTR(j->h), j->keep);
+}
+
+static void open_noted(struct fuse_note *note)
+{
+	struct job *j = container_of(note, struct job, note);
+
+	j->work.fn = answer_open;
+	workq_push_always(j->f->conf.meta, &j->work);
+}
+
 static void do_open(struct job *j)
 {
 	struct handle *h;
 	bool keep;
 	int r = vfs_open(vfs_of(j), &j->ctx, j->ino, j->flags, &h, &keep);
 
-	if (r < 0)
+	if (r == -ENOENT) {
+		/* the name that the kernel came by is another file's now, or nobody's: it looks
+		 * again */
+		r = -ESTALE;
+	}
+	if (r == 0 && vfs_append_again(h)) {
+		vfs_release(h);
+		r = -ESTALE;
+	}
+	if (r < 0) {
 		job_reply_err(j, r);
-	else
+	} else if (h->kernel_old) {
+		j->h = h;
+		j->keep = keep;
+		j->note = (struct fuse_note){.inode = j->ino, .done = open_noted};
+		fuse_notify_attr(j->f->conf.notify, &j->note);
+	} else {
 		job_reply_open(j, NULL, h, keep);
+	}
 }
 
 /* .stats is written when it is opened: all metrics */

@@ -17,6 +17,7 @@ struct fuse_lowlevel_ops;
 struct fuse_ops_conf {
 	struct vfs *vfs;
 	struct internal *internal;
+	struct fuse_notify *notify;
 	struct workq *meta;   /* 16 threads */
 	struct workq *local;  /* what takes time but asks nobody: it goes on without Redis */
 	uint64_t negative_us; /* how long the kernel may know that a name is missing; 0: not */

@@ -21,6 +21,8 @@ struct handle {
 	struct vfs *vfs;
 	uint64_t inode, number;
 	int flags;
+	bool kernel_old;	/* the kernel's attributes are not those that the open saw */
+	uint64_t length;	/* what the open saw */
 	struct list_node link;	/* the table's */
 	struct rfile *rfile;	/* file */
 	struct rhandle *reader; /* file open for reading */

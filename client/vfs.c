@@ -29,7 +29,10 @@ int vfs_new(const struct vfs_conf *conf, struct vfs **ret)
 		return r;
 	}
 	r = attrcache_new(conf->remembered ? conf->remembered : REMEMBERED, &v->known);
+	if (r == 0)
+		r = attrcache_new(conf->remembered ? conf->remembered : REMEMBERED, &v->told);
 	if (r < 0) {
+		attrcache_free(v->known);
 		handles_fini(&v->handles);
 		free(v);
 		return r;
@@ -134,6 +137,25 @@ void vfs_fill(struct vfs *v, struct vfs_entry *e)
 		/* the commit will change them, unseen by the kernel */
 		e->attr_us = 0;
 	}
+	if (e->attr.type == INODE_FILE)
+		(void)attrcache_pages_match(v->told, e->inode, &e->attr);
+}
+
+/* --- the kernel --- */
+
+void vfs_set_kernel(struct vfs *v, const struct vfs_kernel *k)
+{
+	v->kernel = *k;
+}
+
+void vfs_changed_inside(struct vfs *v, uint64_t inode, const char *name)
+{
+	vfs_changed(v, inode, NULL, !name);
+	if (name && v->kernel.entry)
+		v->kernel.entry(v->kernel.arg, inode, name);
+	/* a directory's own attributes change with its names */
+	if (v->kernel.inode)
+		v->kernel.inode(v->kernel.arg, inode);
 }
 
 /* --- made up --- */
@@ -159,6 +181,22 @@ bool vfs_getattr_made_up(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
 		trash_attr(v, &e.attr);
 	else if (!internal_attr(v->conf.internal, inode, &e.attr))
 		return false;
+	*ret = e;
+	return true;
+}
+
+bool vfs_getattr_known(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
+{
+	struct vfs_entry e = {.inode = inode};
+	uint64_t asked, age;
+
+	if (!attrcache_dir(v->known, inode, &e.attr, &asked))
+		return false;
+	age = clock_us() - asked;
+	if (age >= v->conf.attr_us)
+		return false;
+	vfs_fill(v, &e);
+	e.attr_us -= MIN(e.attr_us, age);
 	*ret = e;
 	return true;
 }

@@ -29,6 +29,17 @@ struct vfs_conf {
 
 int vfs_new(const struct vfs_conf *conf, struct vfs **ret);
 /* the data path, made after the vfs because the writer reports to it; writer NULL: read-only */
+/* how the kernel is told to forget what it knows; not yet called: nobody tells it. What was changed by
+ * the kernel's own requests needs no telling. Any thread may tell, and none waits for it. */
+struct vfs_kernel {
+	void (*entry)(void *arg, uint64_t parent, const char *name);
+	void (*inode)(void *arg, uint64_t inode); /* attributes and pages */
+	void *arg;
+};
+void vfs_set_kernel(struct vfs *v, const struct vfs_kernel *k);
+/* This mount changed what a name stands for (NULL: the inode itself) by something else than a request
+ * of the kernel, such as a command that it runs. */
+void vfs_changed_inside(struct vfs *v, uint64_t inode, const char *name);
 void vfs_attach(struct vfs *v, struct reader *reader, struct writer *writer);
 /* writer_conf.committed: arg is the vfs */
 void vfs_committed(void *arg, uint64_t inode, const struct attr *a);
@@ -57,6 +68,9 @@ int vfs_getattr(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
 int vfs_getattr_root(struct vfs *v, struct workq *q, struct vfs_entry *ret);
 /* true: answered without Redis (internal files, the trash's root); does not block */
 bool vfs_getattr_made_up(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
+/* true: a directory as this mount's last change of its names left it, not older than the kernel may
+ * keep it; does not block */
+bool vfs_getattr_known(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
 bool vfs_lookup_made_up(struct vfs *v, uint64_t parent, const char *name, struct vfs_entry *ret);
 /* size (NULL: unchanged) first, then set's bits; h: the handle it came through, or NULL. The inode
  * was flushed. */
@@ -92,6 +106,10 @@ int vfs_removexattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, con
  * opened. With O_TRUNC the inode was flushed. */
 int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 	     struct handle **ret, bool *ret_keep);
+/* An open for appending: the kernel writes at the end that it knows, and that is not the file's: another
+ * mount changed it. true: the open is to be answered ESTALE, so that the kernel looks the name up
+ * again; once, then it is left as it is. */
+bool vfs_append_again(struct handle *h);
 /* blocks; an existing file is opened unless O_EXCL */
 int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
 	       uint32_t mode, uint32_t umask, int flags, struct vfs_entry *ret_entry,
@@ -181,6 +199,9 @@ struct vfs {
 	struct writer *writer;
 	struct handles handles;
 	struct attrcache *known;
+	struct attrcache
+		*told; /* attributes that the kernel has, in the place of pages' versions */
+	struct vfs_kernel kernel;
 	struct time_ns mounted;
 	struct vfs_root root;
 };

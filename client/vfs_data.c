@@ -174,6 +174,7 @@ static void written(struct write_op *op, int status)
 
 	if (status == 0) {
 		attrcache_changed(h->vfs->known, h->inode, clock_us());
+		attrcache_grew(h->vfs->told, h->inode, io->off + io->len);
 		if (wfile_length(h->wfile, &length))
 			rfile_set_length(h->rfile, length);
 	}

@@ -72,11 +72,14 @@ static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, 
 		(void)meta_close(v->conf.meta, inode);
 		return -ENOMEM;
 	}
+	h->length = first->attr.length;
 	r = file_attach(v, h, first, asked, &newest);
 	if (r == 0)
 		*ret_keep = newest && attrcache_pages_match(v->known, inode, &first->attr);
 	if (!newest)
 		attrcache_pages_forget(v->known, inode);
+	/* with a time of 0 the kernel asks again by itself, before it reads */
+	h->kernel_old = attrcache_pages_other(v->told, inode, &first->attr) && v->conf.attr_us > 0;
 	if (r == 0 && (flags & O_TRUNC) && for_writing(flags)) {
 		struct attr a;
 
@@ -138,6 +141,20 @@ int vfs_tmpfile(struct vfs *v, const struct meta_ctx *c, uint64_t parent, uint32
 	vfs_fill(v, &e);
 	*ret_entry = e;
 	return 0;
+}
+
+enum { AGAIN_US = 100000 };
+
+bool vfs_append_again(struct handle *h)
+{
+	struct attrcache *told = h->vfs->told;
+	uint64_t now = clock_us(), length;
+
+	if (!(h->flags & O_APPEND) || !h->wfile || !attrcache_length(told, h->inode, &length) ||
+	    length == h->length || attrcache_changed_since(told, h->inode, now - AGAIN_US))
+		return false;
+	attrcache_changed(told, h->inode, now);
+	return true;
 }
 
 struct flush_wait {
@@ -290,6 +307,7 @@ void vfs_free(struct vfs *v)
 	handles_fini(&v->handles);
 	vfs_root_fini(&v->root);
 	attrcache_free(v->known);
+	attrcache_free(v->told);
 	free(v);
 }
 
