@@ -348,7 +348,11 @@ int meta_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir
 {
 	int r = check_there(m);
 
-	return r ? r : m->ops->readdir(m, meta_rooted(m, inode), with_attr, ret);
+	if (!r)
+		r = m->ops->readdir(m, meta_rooted(m, inode), with_attr, ret);
+	for (size_t i = 0; !r && m->root != INODE_ROOT && i < (*ret)->n; i++)
+		meta_show(m, (*ret)->entries[i].inode, &(*ret)->entries[i].attr);
+	return r;
 }
 
 static unsigned open_wants(int flags)

@@ -84,6 +84,8 @@ static void same_attr(struct twins *t, const struct attr *a, const struct attr *
 	assert_int_equal(a->rdev, b->rdev);
 	assert_int_equal(a->nlink, b->nlink);
 	assert_int_equal(a->length, b->length);
+	assert_int_equal(a->access_acl, b->access_acl);
+	assert_int_equal(a->default_acl, b->default_acl);
 	if (a->parent >= INODE_TRASH || a->parent == 0)
 		assert_int_equal(a->parent, b->parent);
 	else
@@ -92,7 +94,16 @@ static void same_attr(struct twins *t, const struct attr *a, const struct attr *
 
 static const struct meta_ctx *pick_ctx(struct twins *t)
 {
-	switch (pick(t, 6)) {
+	static const uint32_t gids[] = {1001, 7};
+	static const struct meta_ctx checked[] = {
+		{.uid = 1000, .gid = 1000, .check = true},
+		{.uid = 1000, .gid = 1000, .check = true, .gids = gids, .n_gids = 2},
+		{.uid = 1001, .gid = 1001, .check = true},
+	};
+
+	switch (pick(t, 8)) {
+	case 6:
+		return &checked[pick(t, ARRAY_LEN(checked))];
 	case 0:
 		return &user_ctx;
 	case 1:
@@ -150,9 +161,46 @@ static void op_remove(struct twins *t)
 	assert_int_equal(r[0], r[1]);
 }
 
+/* a node that nobody made by name */
+static void add_node(struct twins *t, const uint64_t inode[2], bool dir)
+{
+	assert_int_equal(find_node(t, 0, inode[0]), find_node(t, 1, inode[1]));
+	if (find_node(t, 0, inode[0]) >= 0 || t->n == NODES)
+		return;
+	t->node[t->n].dir = dir;
+	t->node[t->n].opens = 0;
+	for (int k = 0; k < 2; k++)
+		t->node[t->n].inode[k] = inode[k];
+	t->n++;
+}
+
+static void see_whiteout(struct twins *t, unsigned dir, const char *name)
+{
+	uint64_t inode[2];
+	struct attr a[2];
+	int r[2];
+
+	for (int k = 0; k < 2; k++)
+		r[k] = meta_lookup(t->m[k], &root_ctx, t->node[dir].inode[k], name, &inode[k],
+				   &a[k]);
+	assert_int_equal(r[0], r[1]);
+	if (r[0])
+		return;
+	same_attr(t, &a[0], &a[1]);
+	add_node(t, inode, a[0].type == INODE_DIR);
+}
+
 static void op_rename(struct twins *t)
 {
-	static const unsigned flags[] = {0, 0, 0, RENAME_F_NOREPLACE, RENAME_F_EXCHANGE, 4, 3};
+	static const unsigned flags[] = {0,
+					 0,
+					 0,
+					 RENAME_F_NOREPLACE,
+					 RENAME_F_EXCHANGE,
+					 RENAME_F_WHITEOUT,
+					 RENAME_F_WHITEOUT | RENAME_F_NOREPLACE,
+					 RENAME_F_WHITEOUT | RENAME_F_EXCHANGE,
+					 3};
 	unsigned from = pick_node(t, true), to = pick(t, 2) ? from : pick_node(t, true);
 	unsigned f = flags[pick(t, ARRAY_LEN(flags))];
 	const struct meta_ctx *c = pick_ctx(t);
@@ -170,6 +218,88 @@ static void op_rename(struct twins *t)
 		return;
 	assert_int_equal(find_node(t, 0, inode[0]), find_node(t, 1, inode[1]));
 	same_attr(t, &a[0], &a[1]);
+	if (f & RENAME_F_WHITEOUT)
+		see_whiteout(t, from, name);
+}
+
+/* open, as a file without a name always is */
+static void op_tmpfile(struct twins *t)
+{
+	unsigned dir = pick_node(t, true);
+	const struct meta_ctx *c = pick_ctx(t);
+	uint32_t mode = pick(t, 4096);
+	struct chunk_list l[2];
+	uint64_t inode[2];
+	struct attr a[2];
+	int r[2];
+
+	if (t->n == NODES)
+		return;
+	for (int k = 0; k < 2; k++)
+		r[k] = meta_tmpfile(t->m[k], c, t->node[dir].inode[k], mode, 027, &inode[k], &a[k]);
+	assert_int_equal(r[0], r[1]);
+	if (r[0])
+		return;
+	assert_int_equal(a[0].nlink, 0);
+	same_attr(t, &a[0], &a[1]);
+	add_node(t, inode, false);
+	t->node[t->n - 1].opens = 1;
+	for (int k = 0; k < 2; k++) {
+		assert_int_equal(meta_open(t->m[k], &root_ctx, inode[k], O_RDWR, &l[k]), 0);
+		chunk_list_fini(&l[k]);
+	}
+}
+
+static void op_acl(struct twins *t)
+{
+	struct acl_entry users[] = {{1000, (uint16_t)pick(t, 8)}, {7, 5}};
+	struct acl_entry groups[] = {{1001, (uint16_t)pick(t, 8)}};
+	enum acl_type type = pick(t, 2) ? ACL_DEFAULT : ACL_ACCESS;
+	unsigned node = type == ACL_DEFAULT ? pick_node(t, true) : pick(t, t->n);
+	const struct meta_ctx *c = pick_ctx(t);
+	struct acl rule = {.owner = 4 | pick(t, 4),
+			   .group = (uint16_t)pick(t, 8),
+			   .mask = (uint16_t)pick(t, 8),
+			   .other = (uint16_t)pick(t, 8),
+			   .n_users = pick(t, 3),
+			   .users = users,
+			   .n_groups = pick(t, 2),
+			   .groups = groups};
+	bool none = pick(t, 5) == 0, get = pick(t, 2);
+	struct str text[2] = {STR_INIT, STR_INIT};
+	struct acl got[2];
+	struct attr a[2];
+	int r[2];
+
+	if (rule.n_users + rule.n_groups == 0)
+		rule.mask = ACL_ABSENT;
+	for (int k = 0; k < 2; k++) {
+		uint64_t inode = t->node[node].inode[k];
+
+		r[k] = get ? meta_getfacl(t->m[k], inode, type, &got[k])
+			   : meta_setfacl(t->m[k], c, inode, type, none ? NULL : &rule, &a[k]);
+		if (get && !r[k]) {
+			acl_encode(&got[k], &text[k]);
+			acl_fini(&got[k]);
+		}
+	}
+	assert_int_equal(r[0], r[1]);
+	assert_string_equal(str_c(&text[0]), str_c(&text[1]));
+	if (!get && !r[0])
+		same_attr(t, &a[0], &a[1]);
+	str_fini(&text[0]);
+	str_fini(&text[1]);
+}
+
+static void op_access(struct twins *t)
+{
+	unsigned node = pick(t, t->n), want = pick(t, 8);
+	const struct meta_ctx *c = pick_ctx(t);
+	int r[2];
+
+	for (int k = 0; k < 2; k++)
+		r[k] = meta_access(t->m[k], c, t->node[node].inode[k], want, NULL);
+	assert_int_equal(r[0], r[1]);
 }
 
 static void op_link(struct twins *t)
@@ -202,6 +332,10 @@ static void op_setattr(struct twins *t)
 
 	for (unsigned bit = 1; bit <= SET_MTIME_NOW; bit *= 2)
 		set |= pick(t, 4) == 0 && bit != 8 && bit != 64 ? bit : 0;
+	if (pick(t, 5) == 0) {
+		set |= SET_FLAGS;
+		want.flags = pick(t, 3) ? 0 : (uint8_t)pick(t, 64);
+	}
 	for (int k = 0; k < 2; k++)
 		r[k] = meta_setattr(t->m[k], c, t->node[node].inode[k], set, &want, &a[k]);
 	assert_int_equal(r[0], r[1]);
@@ -289,6 +423,7 @@ static void op_open(struct twins *t)
 {
 	static const int flags[] = {O_RDONLY, O_RDWR, O_WRONLY | O_APPEND, O_RDONLY | O_TRUNC};
 	unsigned node = pick_node(t, false);
+	const struct meta_ctx *c = pick_ctx(t);
 	int f = flags[pick(t, ARRAY_LEN(flags))], r[2];
 	struct chunk_list l[2];
 
@@ -299,7 +434,7 @@ static void op_open(struct twins *t)
 		return;
 	}
 	for (int k = 0; k < 2; k++)
-		r[k] = meta_open(t->m[k], &root_ctx, t->node[node].inode[k], f, &l[k]);
+		r[k] = meta_open(t->m[k], c, t->node[node].inode[k], f, &l[k]);
 	assert_int_equal(r[0], r[1]);
 	if (r[0])
 		return;
@@ -418,9 +553,9 @@ static void check_dirstats(struct meta *m, uint64_t inode, int *checked)
 static void random_op(struct twins *t)
 {
 	static void (*const ops[])(struct twins * t) = {
-		op_mknod,  op_mknod, op_mknod,	 op_remove,   op_remove, op_rename,
-		op_rename, op_link,  op_setattr, op_truncate, op_write,	 op_write,
-		op_read,   op_open,  op_open,	 op_xattr,
+		op_mknod, op_mknod,   op_mknod,	   op_remove, op_remove, op_rename,  op_rename,
+		op_link,  op_setattr, op_truncate, op_write,  op_write,	 op_read,    op_open,
+		op_open,  op_xattr,   op_acl,	   op_acl,    op_access, op_tmpfile,
 	};
 
 	ops[pick(t, ARRAY_LEN(ops))](t);
@@ -434,6 +569,7 @@ static void engines_agree(unsigned trash_days, unsigned seed)
 
 	print_message("seed %u trash %u\n", seed, trash_days);
 	fresh_volume(trash_days);
+	volume_enable("EnableACL");
 	t.m[0] = open_mem(trash_days, &t.d[0]);
 	t.m[1] = open_redis(&t.d[1]);
 	t.node[0].dir = true;

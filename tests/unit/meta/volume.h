@@ -107,6 +107,37 @@ static _unused_ void fresh_volume(unsigned trash_days)
 	str_fini(&err);
 }
 
+/* a boolean of the setting, as juicefs config would turn it on */
+static _unused_ void volume_enable(const char *field)
+{
+	const char *argv[] = {"SET", "setting", NULL};
+	size_t n, len[3] = {3, 7};
+	struct redis_reply *r = NULL, *set = NULL;
+	struct str text = STR_INIT;
+	struct redis_conn *c;
+	const char *p, *at;
+	char key[64];
+
+	assert_int_equal(redis_once(raw, soon(), &r, "GET setting"), 0);
+	p = redis_reply_str(r, &n);
+	snprintf(key, sizeof(key), "\"%s\": false", field);
+	at = strstr(p, key);
+	if (at) {
+		str_addn(&text, p, (size_t)(at - p));
+		str_addf(&text, "\"%s\": true%s", field, at + strlen(key));
+	} else {
+		str_addf(&text, "{\"%s\": true,%s", field, p + 1);
+	}
+	argv[2] = str_c(&text);
+	len[2] = text.len;
+	assert_int_equal(redis_acquire(raw, soon(), &c), 0);
+	assert_int_equal(redis_cmdv(c, soon(), &set, 3, argv, len), 0);
+	redis_release(c);
+	redis_reply_free(set);
+	redis_reply_free(r);
+	str_fini(&text);
+}
+
 static _unused_ struct meta *open_redis_conf(const struct meta_conf *conf, struct deleted *d)
 {
 	struct str err = STR_INIT;

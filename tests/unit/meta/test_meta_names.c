@@ -1,0 +1,700 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names, attributes and ACLs over Redis: what lies in the database afterwards, who may do what, the
+ * root of a sub-directory, the change log. */
+#include "tests/unit/meta/volume.h"
+
+static uint64_t make_mode(struct meta *m, const struct meta_ctx *c, uint64_t dir, const char *name,
+			  uint8_t type, uint32_t mode)
+{
+	uint64_t inode = 0;
+	struct attr a;
+
+	assert_int_equal(meta_mknod(m, c, dir, name, type, mode, 0, 0, "t", &inode, &a), 0);
+	return inode;
+}
+
+static uint64_t make(struct meta *m, const char *name, uint8_t type)
+{
+	return make_mode(m, &root_ctx, INODE_ROOT, name, type, 0755);
+}
+
+/* a command on a key that ends with an inode's number, or on a member */
+static int64_t raw_of(const char *words, uint64_t inode)
+{
+	char cmd[128];
+
+	snprintf(cmd, sizeof(cmd), "%s%llu", words, (unsigned long long)inode);
+	return raw_int(cmd);
+}
+
+static struct attr attr_of(struct meta *m, uint64_t inode)
+{
+	struct attr a;
+
+	assert_int_equal(meta_getattr(m, inode, &a), 0);
+	return a;
+}
+
+/* user 1000 gets perm; everybody else as 0640 */
+static struct acl rule_for(struct acl_entry *e, uint16_t perm)
+{
+	*e = (struct acl_entry){1000, perm};
+	return (struct acl){
+		.owner = 6, .group = 4, .mask = 7, .other = 0, .n_users = 1, .users = e};
+}
+
+static void acl_volume(void)
+{
+	fresh_volume(1);
+	volume_enable("EnableACL");
+}
+
+static void equal_rules_are_stored_once(void **state)
+{
+	struct acl_entry e;
+	struct acl rule = rule_for(&e, 6), got;
+	struct attr a;
+	uint64_t f[3];
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	acl_volume();
+	m = open_redis(NULL);
+	for (int i = 0; i < 3; i++)
+		f[i] = make(m, (char[]){'f', (char)('0' + i), 0}, INODE_FILE);
+	assert_int_equal(meta_setfacl(m, &root_ctx, f[0], ACL_ACCESS, &rule, &a), 0);
+	assert_int_equal(a.access_acl, 1);
+	assert_int_equal(a.mode, 0670); /* the mask is the group's part */
+	assert_int_equal(raw_of("STRLEN i", f[0]), 80);
+	assert_int_equal(meta_setfacl(m, &root_ctx, f[1], ACL_ACCESS, &rule, &a), 0);
+	assert_int_equal(a.access_acl, 1);
+	assert_int_equal(raw_int("HLEN acl"), 1);
+	assert_int_equal(raw_int("HSTRLEN acl 1"), 22);
+	assert_int_equal(raw_int("GET aclMaxId"), 1);
+
+	/* seen once: not asked for again */
+	assert_int_equal(meta_getfacl(m, f[0], ACL_ACCESS, &got), 0);
+	acl_fini(&got);
+	raw_run("RENAME acl elsewhere");
+	assert_int_equal(meta_getfacl(m, f[1], ACL_ACCESS, &got), 0);
+	assert_int_equal(got.users[0].perm, 6);
+	acl_fini(&got);
+	raw_run("RENAME elsewhere acl");
+
+	/* what our index says is only believed when the table says the same */
+	raw_run("HSET acl 1 0123456789abcdef");
+	assert_int_equal(meta_setfacl(m, &root_ctx, f[2], ACL_ACCESS, &rule, &a), 0);
+	assert_int_equal(a.access_acl, 2);
+	/* a number that somebody took without counting is nobody's */
+	raw_run("HSET acl 3 0123456789abcdef");
+	rule.other = 1;
+	assert_int_equal(meta_setfacl(m, &root_ctx, f[2], ACL_ACCESS, &rule, &a), -EIO);
+
+	assert_int_equal(meta_setfacl(m, &root_ctx, f[1], ACL_ACCESS, NULL, &a), 0);
+	assert_int_equal(a.access_acl, 0);
+	assert_int_equal(raw_of("STRLEN i", f[1]), 72);
+	assert_int_equal(meta_getfacl(m, f[1], ACL_ACCESS, &got), -ENODATA);
+	close_meta(m);
+}
+
+static void a_volume_without_acls_has_none(void **state)
+{
+	struct acl got;
+	struct meta *m;
+	char *p;
+	size_t n;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	assert_int_equal(meta_getfacl(m, INODE_ROOT, ACL_ACCESS, &got), -EOPNOTSUPP);
+	assert_int_equal(meta_getxattr(m, INODE_ROOT, ACL_NAME_DEFAULT, &p, &n), -EOPNOTSUPP);
+	assert_int_equal(meta_removexattr(m, INODE_ROOT, ACL_NAME_ACCESS), -EOPNOTSUPP);
+	close_meta(m);
+}
+
+static void files_inherit_the_default_rule_of_their_directory(void **state)
+{
+	struct acl_entry e;
+	struct acl rule = rule_for(&e, 7), got;
+	uint64_t dir, sub, f;
+	struct meta *m;
+	struct attr a;
+	char *list;
+	size_t n;
+
+	(void)state;
+	NEED_SERVER();
+	acl_volume();
+	m = open_redis(NULL);
+	dir = make(m, "dir", INODE_DIR);
+	assert_int_equal(
+		meta_setfacl(m, &root_ctx, make(m, "f", INODE_FILE), ACL_DEFAULT, &rule, &a),
+		-EACCES);
+	assert_int_equal(meta_setfacl(m, &root_ctx, dir, ACL_DEFAULT, &rule, &a), 0);
+	assert_int_equal(a.mode, 0755);
+	/* the umask is the rule's */
+	assert_int_equal(meta_mknod(m, &root_ctx, dir, "f", INODE_FILE, 02664, 0777, 0, "", &f, &a),
+			 0);
+	assert_int_equal(a.mode, 02660);
+	assert_int_equal(a.default_acl, 0);
+	assert_int_equal(meta_getfacl(m, f, ACL_ACCESS, &got), 0);
+	assert_int_equal(got.owner, 6);
+	assert_int_equal(got.group, 4);
+	assert_int_equal(got.mask, 6);
+	assert_int_equal(got.other, 0);
+	assert_int_equal(got.users[0].perm, 7);
+	acl_fini(&got);
+	assert_int_equal(
+		meta_mknod(m, &root_ctx, dir, "sub", INODE_DIR, 0777, 022, 0, "", &sub, &a), 0);
+	assert_int_equal(a.default_acl, attr_of(m, dir).default_acl);
+	assert_int_equal(a.mode, 0670);
+	assert_int_equal(meta_listxattr(m, sub, &list, &n), 0);
+	assert_int_equal(n, sizeof(ACL_NAME_ACCESS) + sizeof(ACL_NAME_DEFAULT));
+	free(list);
+	/* symlinks and files without a name */
+	assert_int_equal(meta_mknod(m, &root_ctx, dir, "l", INODE_SYMLINK, 0777, 0, 0, "t", &f, &a),
+			 0);
+	assert_int_equal(a.access_acl, 0);
+	assert_int_equal(meta_tmpfile(m, &root_ctx, dir, 0600, 0, &f, &a), 0);
+	assert_int_equal(a.mode, 0600);
+	assert_int_not_equal(a.access_acl, 0);
+
+	/* minimal: only the mode */
+	rule.n_users = 0;
+	rule.mask = ACL_ABSENT;
+	assert_int_equal(meta_setfacl(m, &root_ctx, dir, ACL_DEFAULT, &rule, &a), 0);
+	assert_int_equal(meta_mknod(m, &root_ctx, dir, "g", INODE_FILE, 0777, 0777, 0, "", &f, &a),
+			 0);
+	assert_int_equal(a.mode, 0640);
+	assert_int_equal(a.access_acl, 0);
+	close_meta(m);
+}
+
+static void chmod_changes_the_rule(void **state)
+{
+	struct acl_entry e;
+	struct acl rule = rule_for(&e, 7), got;
+	struct attr a, want = {.mode = 04711};
+	struct meta *m;
+	uint64_t f;
+
+	(void)state;
+	NEED_SERVER();
+	acl_volume();
+	m = open_redis(NULL);
+	f = make(m, "f", INODE_FILE);
+	assert_int_equal(meta_setfacl(m, &root_ctx, f, ACL_ACCESS, &rule, &a), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &want, &a), 0);
+	assert_int_equal(a.mode, 04711);
+	assert_int_equal(a.access_acl, 2);
+	assert_int_equal(meta_getfacl(m, f, ACL_ACCESS, &got), 0);
+	assert_int_equal(got.owner, 7);
+	assert_int_equal(got.group, 4); /* the mask is changed, not the group */
+	assert_int_equal(got.mask, 1);
+	assert_int_equal(got.other, 1);
+	acl_fini(&got);
+	/* and back: the first rule again */
+	want.mode = 0670;
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &want, &a), 0);
+	assert_int_equal(a.access_acl, 1);
+	assert_int_equal(raw_int("HLEN acl"), 2);
+	raw_run("DEL acl");
+	want.mode = 0600;
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &want, &a), -EIO);
+	close_meta(m);
+}
+
+static void a_file_without_a_name_is_linked_or_gone(void **state)
+{
+	struct deleted d = {0};
+	struct chunk_list l;
+	uint64_t f, g;
+	struct meta *m;
+	struct attr a;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(&d);
+	assert_int_equal(meta_tmpfile(m, &root_ctx, INODE_ROOT, 0644, 022, &f, &a), 0);
+	assert_int_equal(a.nlink, 0);
+	assert_int_equal(a.parent, INODE_ROOT);
+	assert_int_equal(raw_of("SISMEMBER session1 ", f), 1);
+	assert_int_equal(raw_int("EXISTS d1"), 0);
+	assert_int_equal(raw_int("GET usedSpace"), 4096);
+	assert_int_equal(meta_open(m, &root_ctx, f, O_RDWR, &l), 0);
+	chunk_list_fini(&l);
+	assert_int_equal(meta_link(m, &root_ctx, f, INODE_ROOT, "named", &a), 0);
+	assert_int_equal(a.nlink, 1);
+	assert_int_equal(a.parent, INODE_ROOT);
+	assert_int_equal(raw_of("EXISTS p", f), 0);
+	assert_int_equal(raw_int("EXISTS session1"), 0);
+	assert_int_equal(meta_close(m, f), 0);
+	assert_int_equal(attr_of(m, f).nlink, 1);
+
+	assert_int_equal(meta_tmpfile(m, &root_ctx, INODE_ROOT, 0644, 022, &g, &a), 0);
+	assert_int_equal(meta_open(m, &root_ctx, g, O_RDWR, &l), 0);
+	chunk_list_fini(&l);
+	assert_int_equal(meta_close(m, g), 0);
+	assert_int_equal(meta_getattr(m, g, &a), -ENOENT);
+	assert_int_equal(raw_int("GET totalInodes"), 1);
+	/* never opened: gone with the session */
+	assert_int_equal(meta_tmpfile(m, &root_ctx, INODE_ROOT, 0644, 022, &g, &a), 0);
+	close_meta(m);
+	assert_int_equal(raw_int("GET totalInodes"), 1);
+	assert_int_equal(raw_of("EXISTS i", g), 0);
+}
+
+static void a_whiteout_is_left_where_a_name_went(void **state)
+{
+	uint64_t f, dir, g;
+	struct meta *m;
+	struct attr a;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	dir = make_mode(m, &user_ctx, INODE_ROOT, "dir", INODE_DIR, 0777);
+	f = make(m, "f", INODE_FILE);
+	assert_int_equal(meta_rename(m, &user_ctx, INODE_ROOT, "f", dir, "g",
+				     RENAME_F_WHITEOUT | RENAME_F_NOREPLACE, &g, &a),
+			 0);
+	assert_int_equal(g, f);
+	assert_int_equal(meta_lookup(m, &root_ctx, dir, "g", &g, &a), 0);
+	assert_int_equal(g, f);
+	assert_int_equal(meta_lookup(m, &root_ctx, INODE_ROOT, "f", &g, &a), 0);
+	assert_int_equal(a.type, INODE_CHAR);
+	assert_int_equal(a.rdev, 0);
+	assert_int_equal(a.mode, 0);
+	assert_int_equal(a.uid, 1000);
+	assert_int_equal(a.gid, 1000);
+	assert_int_equal(a.nlink, 1);
+	assert_int_equal(a.parent, INODE_ROOT);
+	assert_int_equal(raw_int("HLEN d1"), 2);
+	assert_int_equal(raw_int("GET totalInodes"), 3);
+	assert_int_equal(raw_int("GET usedSpace"), 3 * 4096);
+	assert_int_equal(meta_rename(m, &root_ctx, dir, "g", dir, "h",
+				     RENAME_F_WHITEOUT | RENAME_F_EXCHANGE, &g, &a),
+			 -EINVAL);
+	/* a number that is taken is given up for others */
+	raw_run("COPY i1 i5");
+	assert_int_equal(meta_rename(m, &root_ctx, dir, "g", dir, "h", RENAME_F_WHITEOUT, &g, &a),
+			 0);
+	assert_int_equal(meta_lookup(m, &root_ctx, dir, "g", &g, &a), 0);
+	assert_true(g > 1024);
+	raw_run("DEL i5");
+	meta_stop(m);
+	assert_int_equal(raw_int("HGET dirUsedInodes 1"), 2);
+	assert_int_equal(raw_int("HGET dirUsedSpace 1"), 2 * 4096);
+	assert_int_equal(raw_of("HGET dirUsedInodes ", dir), 2);
+	meta_free(m);
+}
+
+static void root_restores_from_the_trash(void **state)
+{
+	struct meta_dir *d;
+	uint64_t f, g;
+	struct meta *m;
+	struct attr a;
+	char name[32];
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	f = make_mode(m, &user_ctx, INODE_ROOT, "f", INODE_FILE, 0644);
+	assert_int_equal(meta_unlink(m, &user_ctx, INODE_ROOT, "f"), 0);
+	snprintf(name, sizeof(name), "1-%llu-f", (unsigned long long)f);
+	assert_int_equal(meta_readdir(m, INODE_TRASH, false, &d), 0);
+	assert_int_equal(d->n, 1);
+	assert_int_equal(
+		meta_rename(m, &user_ctx, d->entries[0].inode, name, INODE_ROOT, "f", 33, &g, &a),
+		-EPERM);
+	assert_int_equal(meta_rename(m, &root_ctx, INODE_ROOT, "f", INODE_ROOT, "g", 33, &g, &a),
+			 -EPERM);
+	assert_int_equal(
+		meta_rename(m, &root_ctx, d->entries[0].inode, name, INODE_ROOT, "f", 33, &g, &a),
+		0);
+	assert_int_equal(a.parent, INODE_ROOT);
+	meta_dir_free(d);
+	close_meta(m);
+}
+
+static void times_before_1970_stay(void **state)
+{
+	struct attr a, want = {.atime = {-86400, 5}, .mtime = {-1, 999999999}};
+	struct meta *m;
+	uint64_t f;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	f = make(m, "f", INODE_FILE);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_ATIME | SET_MTIME, &want, &a), 0);
+	a = attr_of(m, f);
+	assert_int_equal(a.atime.sec, -86400);
+	assert_int_equal(a.atime.nsec, 5);
+	assert_int_equal(a.mtime.sec, -1);
+	assert_int_equal(a.mtime.nsec, 999999999);
+	close_meta(m);
+}
+
+static void atime_moves_when_it_is_due(void **state)
+{
+	struct meta_conf conf = test_conf();
+	struct attr a, want = {.atime = {1000, 0}, .mtime = {1000, 0}};
+	struct meta *m;
+	uint64_t f;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	conf.atime = ATIME_RELATIVE;
+	m = open_redis_conf(&conf, NULL);
+	f = make(m, "f", INODE_FILE);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_ATIME | SET_MTIME, &want, &a), 0);
+	assert_int_equal(meta_touch_atime(m, f, &a), 0);
+	assert_true(a.atime.sec > 1000 && a.mtime.sec == 1000);
+	assert_int_equal(attr_of(m, f).atime.sec, a.atime.sec);
+	/* newer than both others, and of today: nobody is asked */
+	(void)raw_of("DEL i", f);
+	assert_int_equal(meta_touch_atime(m, f, &a), 0);
+	a.atime.sec -= 2 * 86400;
+	assert_int_equal(meta_touch_atime(m, f, &a), -ENOENT);
+	close_meta(m);
+}
+
+static void only_root_changes_what_chattr_protects(void **state)
+{
+	struct attr a, want = {.flags = ATTR_IMMUTABLE | 4, .mode = 0755, .uid = 1};
+	struct meta *m;
+	uint64_t f, d;
+	char *p;
+	size_t n;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	f = make_mode(m, &user_ctx, INODE_ROOT, "f", INODE_FILE, 06755);
+	assert_int_equal(meta_setattr(m, &user_ctx, f, SET_FLAGS, &want, &a), -EPERM);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_FLAGS, &want, &a), 0);
+	assert_int_equal(a.flags, ATTR_IMMUTABLE); /* others than these three stay as they are */
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &want, &a), -EPERM);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_UID, &want, &a), -EPERM);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MTIME_NOW, &want, &a), -EPERM);
+	assert_int_equal(meta_setxattr(m, f, "user.a", "1", 1, 0), -EPERM);
+	assert_int_equal(meta_link(m, &root_ctx, f, INODE_ROOT, "g", &a), -EPERM);
+	want.flags = ATTR_APPEND;
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_FLAGS, &want, &a), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MTIME_NOW, &want, &a), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MTIME, &want, &a), -EPERM);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &want, &a),
+			 0); /* suid, sgid off */
+	assert_int_equal(a.mode, 0755);
+	want.mode = 0700;
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &want, &a), -EPERM);
+	assert_int_equal(meta_removexattr(m, f, "user.a"), -EPERM);
+	/* the owner changes the third, and nothing of the two */
+	want.flags = ATTR_APPEND | ATTR_SKIP_TRASH;
+	assert_int_equal(meta_setattr(m, &user_ctx, f, SET_FLAGS, &want, &a), 0);
+	assert_int_equal(meta_setattr(m, &other_ctx, f, SET_FLAGS, &want, &a), -EPERM);
+	want.flags = 0;
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_FLAGS, &want, &a), 0);
+	assert_int_equal(meta_getxattr(m, f, "user.a", &p, &n), -ENODATA);
+
+	/* a directory that may only grow */
+	d = make(m, "d", INODE_DIR);
+	make_mode(m, &root_ctx, d, "f", INODE_FILE, 0644);
+	want.flags = ATTR_APPEND;
+	assert_int_equal(meta_setattr(m, &root_ctx, d, SET_FLAGS, &want, &a), 0);
+	make_mode(m, &root_ctx, d, "g", INODE_FILE, 0644);
+	assert_int_equal(meta_unlink(m, &root_ctx, d, "f"), -EPERM);
+	assert_int_equal(meta_rename(m, &root_ctx, INODE_ROOT, "f", d, "f", 0, &f, &a), -EPERM);
+	assert_int_equal(meta_rename(m, &root_ctx, INODE_ROOT, "f", d, "h", 0, &f, &a), 0);
+	assert_int_equal(meta_rmdir(m, &root_ctx, INODE_ROOT, "d"), -ENOTEMPTY);
+	close_meta(m);
+}
+
+static void links_have_a_limit(void **state)
+{
+	struct meta *m;
+	struct attr a;
+	uint64_t f;
+	char cmd[64];
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	f = make(m, "f", INODE_FILE);
+	make(m, "d", INODE_DIR);
+	raw_run("SET max x");
+	for (int i = 0; i < 32; i++) {
+		snprintf(cmd, sizeof(cmd), "SETBIT i%llu %d 1", (unsigned long long)f, 47 * 8 + i);
+		raw_run(cmd);
+		snprintf(cmd, sizeof(cmd), "SETBIT i1 %d 1", 47 * 8 + i);
+		raw_run(cmd);
+	}
+	assert_int_equal(attr_of(m, f).nlink, UINT32_MAX);
+	assert_int_equal(meta_link(m, &root_ctx, f, INODE_ROOT, "g", &a), -EMLINK);
+	assert_int_equal(
+		meta_mknod(m, &root_ctx, INODE_ROOT, "e", INODE_DIR, 0755, 0, 0, "", &f, &a),
+		-EMLINK);
+	close_meta(m);
+}
+
+/* who is not checked by the kernel */
+static void permissions_are_checked_where_asked_for(void **state)
+{
+	static const uint32_t gids[] = {50};
+	struct meta_ctx c = {.uid = 1000, .gid = 1000, .check = true, .gids = gids, .n_gids = 1};
+	struct acl_entry e;
+	struct acl rule = rule_for(&e, 5);
+	struct attr a, want = {.mode = 02755, .uid = 1000, .gid = 50, .mtime = {5, 0}};
+	uint64_t dir, f, g, x;
+	struct chunk_list l;
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	acl_volume();
+	m = open_redis(NULL);
+	dir = make_mode(m, &root_ctx, INODE_ROOT, "dir", INODE_DIR, 0754);
+	f = make_mode(m, &root_ctx, dir, "f", INODE_FILE, 0604);
+	assert_int_equal(meta_lookup(m, &c, dir, "f", &x, &a), -EACCES);
+	assert_int_equal(meta_mknod(m, &c, dir, "g", INODE_FILE, 0644, 0, 0, "", &x, &a), -EACCES);
+	assert_int_equal(meta_unlink(m, &c, dir, "f"), -EACCES);
+	assert_int_equal(meta_tmpfile(m, &c, dir, 0644, 0, &x, &a), -EACCES);
+	assert_int_equal(meta_rename(m, &c, dir, "f", INODE_ROOT, "f", 0, &x, &a), -EACCES);
+	assert_int_equal(meta_open(m, &c, f, O_RDONLY, &l), 0);
+	chunk_list_fini(&l);
+	assert_int_equal(meta_close(m, f), 0);
+	assert_int_equal(meta_open(m, &c, f, O_RDWR, &l), -EACCES);
+	assert_int_equal(meta_truncate(m, &c, f, 1, false, &a), -EACCES);
+	assert_int_equal(meta_access(m, &c, dir, 1, NULL), -EACCES);
+	/* the rule names him */
+	assert_int_equal(meta_setfacl(m, &root_ctx, dir, ACL_ACCESS, &rule, &a), 0);
+	assert_int_equal(meta_access(m, &c, dir, 5, NULL), 0);
+	assert_int_equal(meta_access(m, &c, dir, 2, NULL), -EACCES);
+	assert_int_equal(meta_lookup(m, &c, dir, "f", &x, &a), 0);
+	/* root may all but run what nobody may */
+	assert_int_equal(meta_access(m, &root_ctx, f, 6, NULL), 0);
+	assert_int_equal(meta_access(m, &root_ctx, f, 1, NULL), -EACCES);
+	assert_int_equal(meta_access(m, &root_ctx, dir, 7, NULL), 0);
+
+	g = make_mode(m, &user_ctx, INODE_ROOT, "own", INODE_FILE, 0644);
+	assert_int_equal(meta_setattr(m, &c, g, SET_UID, &(struct attr){.uid = 7}, &a), -EPERM);
+	assert_int_equal(meta_setattr(m, &c, g, SET_GID, &(struct attr){.gid = 7}, &a), -EPERM);
+	assert_int_equal(meta_setattr(m, &c, g, SET_GID, &want, &a), 0);
+	assert_int_equal(meta_setattr(m, &c, g, SET_MODE, &want, &a), 0);
+	assert_int_equal(a.mode, 02755);
+	assert_int_equal(meta_setattr(m, &root_ctx, g, SET_GID, &(struct attr){.gid = 7}, &a), 0);
+	assert_int_equal(meta_setattr(m, &c, g, SET_MODE, &want, &a), 0);
+	assert_int_equal(a.mode, 0755); /* not a member any more */
+	assert_int_equal(meta_setattr(m, &c, f, SET_MTIME_NOW, &want, &a), -EACCES);
+	g = make_mode(m, &other_ctx, INODE_ROOT, "all", INODE_FILE, 0666);
+	assert_int_equal(meta_setattr(m, &c, g, SET_MTIME_NOW, &want, &a), 0);
+	assert_int_equal(meta_setattr(m, &c, g, SET_MTIME, &want, &a), -EPERM);
+	close_meta(m);
+}
+
+static void a_sub_directory_is_the_root(void **state)
+{
+	struct meta_conf conf = test_conf();
+	struct str err = STR_INIT;
+	uint64_t x, d, real;
+	struct meta_dir *list;
+	struct meta *m, *all;
+	struct attr a;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	all = open_redis(NULL);
+	conf.subdir = "/team//blue/";
+	m = open_redis_conf(&conf, NULL);
+	assert_int_equal(meta_lookup(all, &root_ctx, INODE_ROOT, "team", &x, &a), 0);
+	assert_int_equal(a.mode, 0777);
+	assert_int_equal(meta_lookup(all, &root_ctx, x, "blue", &real, &a), 0);
+	assert_int_equal(a.mode, 0777);
+
+	d = make(m, "d", INODE_DIR);
+	assert_int_equal(attr_of(m, d).parent, INODE_ROOT);
+	assert_int_equal(attr_of(all, d).parent, real);
+	assert_int_equal(attr_of(m, INODE_ROOT).nlink, 3);
+	assert_int_equal(attr_of(m, INODE_ROOT).parent, INODE_ROOT);
+	assert_int_equal(attr_of(all, INODE_ROOT).nlink, 3);
+	assert_int_equal(meta_lookup(m, &root_ctx, d, "..", &x, &a), 0);
+	assert_int_equal(x, INODE_ROOT);
+	assert_int_equal(meta_lookup(m, &root_ctx, INODE_ROOT, "..", &x, &a), 0);
+	assert_int_equal(x, INODE_ROOT);
+	assert_int_equal(a.nlink, 3);
+	assert_int_equal(meta_lookup(m, &root_ctx, 0, "d", &x, &a), 0);
+	assert_int_equal(x, d);
+	/* its trash is the volume's, and not shown */
+	assert_int_equal(meta_lookup(m, &root_ctx, INODE_ROOT, ".trash", &x, &a), -ENOENT);
+	assert_int_equal(
+		meta_mknod(m, &root_ctx, INODE_ROOT, ".trash", INODE_DIR, 0755, 0, 0, "", &x, &a),
+		-EPERM);
+	make_mode(m, &root_ctx, d, "f", INODE_FILE, 0644);
+	assert_int_equal(meta_rename(m, &root_ctx, d, "f", INODE_ROOT, "f", 0, &x, &a), 0);
+	assert_int_equal(a.parent, INODE_ROOT);
+	assert_int_equal(attr_of(all, x).parent, real);
+	assert_int_equal(meta_link(m, &root_ctx, INODE_ROOT, d, "r", &a), -EPERM);
+	assert_int_equal(meta_readdir(m, INODE_ROOT, true, &list), 0);
+	assert_int_equal(list->n, 2);
+	for (size_t i = 0; i < list->n; i++)
+		assert_int_equal(list->entries[i].attr.parent, INODE_ROOT);
+	meta_dir_free(list);
+	assert_int_equal(meta_unlink(m, &root_ctx, INODE_ROOT, "f"), 0);
+	assert_int_equal(meta_rmdir(m, &root_ctx, INODE_ROOT, "d"), 0);
+	assert_int_equal(raw_int("HLEN d9223372032828243969"), 2);
+	close_meta(m);
+	close_meta(all);
+
+	make(all = open_redis(NULL), "file", INODE_FILE);
+	close_meta(all);
+	conf.subdir = "file";
+	assert_int_equal(meta_redis_new(server.url, &conf, &m, &err), 0);
+	assert_int_equal(meta_start(m, &err), -ENOTDIR);
+	assert_non_null(strstr(str_c(&err), "--subdir"));
+	close_meta(m);
+	conf.subdir = "missing";
+	conf.read_only = true;
+	str_reset(&err);
+	assert_int_equal(meta_redis_new(server.url, &conf, &m, &err), 0);
+	assert_int_equal(meta_start(m, &err), -ENOENT);
+	close_meta(m);
+	str_fini(&err);
+}
+
+/* line i of the change log without its time and its transaction */
+static void log_line(int i, char ret[512])
+{
+	struct redis_reply *r = NULL;
+	const char *p, *q;
+	char cmd[64];
+	size_t n;
+
+	snprintf(cmd, sizeof(cmd), "LINDEX txnLog %d", i);
+	assert_int_equal(redis_once(raw, soon(), &r, cmd), 0);
+	p = redis_reply_str(r, &n);
+	assert_non_null(p);
+	p = strchr(p, '|') + 1;
+	q = strrchr(p, '|');
+	assert_true(q && q - p < 512);
+	memcpy(ret, p, (size_t)(q - p));
+	ret[q - p] = '\0';
+	redis_reply_free(r);
+}
+
+static void every_change_is_logged_as_juicefs_does(void **state)
+{
+	static const char *const want[] = {
+		"INCR_COUNTER(nextSession,1)",
+		"NEWSESSION(1,",
+		"INCR_COUNTER(nextInode,1024)",
+		"CREATE(1,dir,0,0,2,493,18,,linux,true):2",
+		"CREATE(1,odd %28%29%2C%25%FF,1000,1000,1,420,18,,linux,true):3",
+		"CREATE(1,sym,0,0,3,511,0,target%2C %28x%29,linux,true):4",
+		"LINK(3,2,link,true):2",
+		"CREATE(9223372032828243968,",
+		"UNLINK(1,sym,9223372032828243969,false,true):4",
+		"MOVE(2,link,2,moved,0,0,0):3",
+		"SETATTR(3,1,0,1000,1000,384,0,",
+		"SETXATTR(3,user.a,v%2C1,0)",
+		"REMOVEXATTR(3,user.a)",
+		"INCR_COUNTER(aclMaxId,1)",
+		"SETFACL(3,1,%00%06%00%04%00%07%00%00%00%00%00%01%00%00%03%E8%00%06%00%00%00%00)",
+		"CREATE(1,tmpfile_5,0,0,1,384,0,,linux,false):5",
+		"UNLINK(1,tmpfile_5,0,true,false):5",
+		"DELSUSTAINED(1,5)",
+		"MOVE(2,moved,2,w,0,0,0):3",
+		"CREATE(2,moved,0,0,6,0,0,,linux,false):6",
+		"MOVE(1,dir,1,empty,2,7,0):2",
+		"RMDIR(1,dir,9223372032828243969):7",
+		"ACCESS(3)",
+	};
+	struct meta_conf conf = test_conf();
+	struct acl_entry e;
+	struct acl rule = rule_for(&e, 6);
+	struct attr a, mode = {.mode = 0600};
+	struct chunk_list l;
+	uint64_t dir, f, x;
+	struct meta *m;
+	char line[512];
+
+	(void)state;
+	NEED_SERVER();
+	acl_volume();
+	volume_enable("ChangeLog");
+	conf.atime = ATIME_STRICT;
+	m = open_redis_conf(&conf, NULL);
+	assert_int_equal(meta_mknod(m, &root_ctx, 1, "dir", INODE_DIR, 0755, 022, 0, "", &dir, &a),
+			 0);
+	assert_int_equal(
+		meta_mknod(m, &user_ctx, 1, "odd (),%\xff", INODE_FILE, 0644, 022, 0, "", &f, &a),
+		0);
+	assert_int_equal(meta_mknod(m, &root_ctx, 1, "sym", INODE_SYMLINK, 0777, 0, 0,
+				    "target, (x)", &x, &a),
+			 0);
+	assert_int_equal(meta_link(m, &root_ctx, f, dir, "link", &a), 0);
+	assert_int_equal(meta_unlink(m, &root_ctx, 1, "sym"), 0);
+	assert_int_equal(meta_rename(m, &root_ctx, dir, "link", dir, "moved", 0, &x, &a), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &mode, &a), 0);
+	assert_int_equal(meta_setxattr(m, f, "user.a", "v,1", 3, 0), 0);
+	assert_int_equal(meta_removexattr(m, f, "user.a"), 0);
+	assert_int_equal(meta_removexattr(m, f, "user.a"), -ENODATA);
+	assert_int_equal(meta_setfacl(m, &root_ctx, f, ACL_ACCESS, &rule, &a), 0);
+	assert_int_equal(meta_tmpfile(m, &root_ctx, 1, 0600, 0, &x, &a), 0);
+	assert_int_equal(meta_open(m, &root_ctx, x, O_RDWR, &l), 0);
+	chunk_list_fini(&l);
+	assert_int_equal(meta_close(m, x), 0);
+	assert_int_equal(meta_rename(m, &root_ctx, dir, "moved", dir, "w", 4, &x, &a), 0);
+	make(m, "empty", INODE_DIR);
+	assert_int_equal(meta_rename(m, &root_ctx, 1, "dir", 1, "empty", 2, &x, &a), 0);
+	assert_int_equal(meta_rmdir(m, &root_ctx, 1, "dir"), 0);
+	a = attr_of(m, f);
+	assert_int_equal(meta_touch_atime(m, f, &a), 0);
+	close_meta(m);
+	for (int i = 0, at = 0; i < (int)ARRAY_LEN(want); at++) {
+		log_line(at, line);
+		if (!strncmp(line, "CREATE(1,empty,", 15) || !strncmp(line, "DELCHUNK", 8) ||
+		    !strncmp(line, "DIRSTAT", 7))
+			continue; /* not looked at here */
+		if (strncmp(line, want[i], strlen(want[i])) != 0)
+			fail_msg("line %d: %s, not %s", at, line, want[i]);
+		i++;
+	}
+	log_line(-1, line);
+	assert_string_equal(line, "CLEANSESSION(1)");
+	assert_int_equal(raw_int("LLEN txnLog"), raw_int("GET txnLastLog"));
+}
+
+int main(void)
+{
+	static const struct CMUnitTest tests[] = {
+		cmocka_unit_test(equal_rules_are_stored_once),
+		cmocka_unit_test(a_volume_without_acls_has_none),
+		cmocka_unit_test(files_inherit_the_default_rule_of_their_directory),
+		cmocka_unit_test(chmod_changes_the_rule),
+		cmocka_unit_test(a_file_without_a_name_is_linked_or_gone),
+		cmocka_unit_test(a_whiteout_is_left_where_a_name_went),
+		cmocka_unit_test(root_restores_from_the_trash),
+		cmocka_unit_test(times_before_1970_stay),
+		cmocka_unit_test(atime_moves_when_it_is_due),
+		cmocka_unit_test(only_root_changes_what_chattr_protects),
+		cmocka_unit_test(links_have_a_limit),
+		cmocka_unit_test(permissions_are_checked_where_asked_for),
+		cmocka_unit_test(a_sub_directory_is_the_root),
+		cmocka_unit_test(every_change_is_logged_as_juicefs_does),
+	};
+
+	return cmocka_run_group_tests(tests, start_server, stop_server);
+}
