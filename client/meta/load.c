@@ -76,7 +76,7 @@ static int read_file(struct load *l)
 	if (r == 0)
 		r = json_end(l->in);
 	if (r == 0 &&
-	    (!l->setting || !l->has_counters || !load_table_find(&l->inodes, INODE_ROOT, 0)))
+	    (!l->setting || !l->has_counters || !numtable_find(&l->inodes, INODE_ROOT, 0)))
 		r = load_bad(l, "there is no Setting, no Counters or no FSTree");
 	return r;
 }
@@ -90,7 +90,7 @@ static void patch(char *record, uint64_t links)
 	memset(record + 63, 0, 8); /* the parents are in p{inode} */
 }
 
-static int put_links(struct load *l, struct pipe *p, const struct load_slot *const *slot, size_t n)
+static int put_links(struct load *l, struct pipe *p, const struct numslot *const *slot, size_t n)
 {
 	int r = load_flush(&l->out);
 
@@ -115,14 +115,14 @@ static int put_links(struct load *l, struct pipe *p, const struct load_slot *con
 
 static int all_links(struct load *l)
 {
-	const struct load_slot *slot[LINKS_AT_ONCE];
+	const struct numslot *slot[LINKS_AT_ONCE];
 	struct pipe p;
 	size_t n = 0;
 	int r = 0;
 
 	pipe_init(&p, l->scan);
 	for (size_t i = 0; i < l->inodes.cap && r == 0; i++) {
-		const struct load_slot *s = &l->inodes.slot[i];
+		const struct numslot *s = &l->inodes.slot[i];
 
 		if (s->used && s->w > 1) {
 			slot[n++] = s;
@@ -144,7 +144,7 @@ static int all_refs(struct load *l)
 	int r = 0;
 
 	for (size_t i = 0; i < l->refs.cap && r == 0; i++) {
-		const struct load_slot *s = &l->refs.slot[i];
+		const struct numslot *s = &l->refs.slot[i];
 		char field[48], value[24];
 
 		if (!s->used || s->v < 2)
@@ -187,7 +187,7 @@ static int all_quotas(struct load *l)
 
 	for (size_t i = 0; i < l->n_quotas && r == 0; i++) {
 		struct load_quota *q = &l->quotas[i];
-		struct load_slot *s = load_table_find(&l->owners, (uint64_t)q->kind, q->id);
+		struct numslot *s = numtable_find(&l->owners, (uint64_t)q->kind, q->id);
 		char line[96];
 
 		if (q->kind == QUOTA_DIR && !q->seen) {
@@ -207,7 +207,7 @@ static int all_quotas(struct load *l)
 	}
 	/* who owns something without a limit */
 	for (size_t i = 0; i < l->owners.cap && r == 0; i++) {
-		const struct load_slot *s = &l->owners.slot[i];
+		const struct numslot *s = &l->owners.slot[i];
 		struct load_quota q = {.max_space = -1, .max_inodes = -1};
 
 		if (!s->used || load_quota_of(l, (enum quota_kind)s->a, s->b))
@@ -301,9 +301,9 @@ static void tell(struct load *l, int r, struct str *err)
 
 static void load_fini(struct load *l)
 {
-	load_table_fini(&l->inodes);
-	load_table_fini(&l->refs);
-	load_table_fini(&l->owners);
+	numtable_fini(&l->inodes);
+	numtable_fini(&l->refs);
+	numtable_fini(&l->owners);
 	while (l->acls) {
 		struct load_acl *a = l->acls;
 

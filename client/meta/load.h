@@ -11,6 +11,7 @@
 
 #include "client/meta/json_stream.h"
 #include "client/meta/meta.h"
+#include "client/meta/numtable.h"
 #include "client/meta/scan.h"
 
 struct load_result {
@@ -26,20 +27,6 @@ int meta_load(const struct scan *s, json_read_fn *read, void *arg, struct meta_p
 	      struct str *err);
 
 /* --- parts, for load*.c --- */
-
-/* numbers by a pair of numbers */
-struct load_slot {
-	uint64_t a, b, v, w;
-	bool used;
-};
-struct load_table {
-	struct load_slot *slot;
-	size_t n, cap;
-};
-void load_table_fini(struct load_table *t);
-/* the slot of (a, b), made when it is missing; NULL: no memory. Moves at the next call. */
-struct load_slot *load_table_at(struct load_table *t, uint64_t a, uint64_t b);
-struct load_slot *load_table_find(const struct load_table *t, uint64_t a, uint64_t b);
 
 /* writes, many at once, in order; the first error stays */
 struct load_out {
@@ -86,9 +73,9 @@ struct load {
 	struct str text; /* scratch */
 	char why[128];	 /* what is wrong with the file, "" when it is not JSON */
 
-	struct load_table inodes; /* by inode: v first parent, w links */
-	struct load_table refs;	  /* by slice and its size: v references */
-	struct load_table owners; /* by kind and id: v space, w inodes */
+	struct numtable inodes; /* by inode: v first parent, w links */
+	struct numtable refs;	/* by slice and its size: v references */
+	struct numtable owners; /* by kind and id: v space, w inodes */
 	struct load_quota *quotas;
 	size_t n_quotas;
 	struct load_acl *acls;

@@ -417,7 +417,7 @@ static int put_slices(struct load *l, uint64_t inode, uint32_t index, const json
 	(void)snprintf(key, sizeof(key), "c%" PRIu64 "_%" PRIu32, inode, index);
 	json_array_foreach(list, i, v)
 	{
-		struct load_slot *ref;
+		struct numslot *ref;
 		struct slice s;
 
 		if (!slice_of(v, &s))
@@ -426,7 +426,7 @@ static int put_slices(struct load *l, uint64_t inode, uint32_t index, const json
 					" has a slice out of range",
 					index, inode);
 		if (s.id) {
-			ref = load_table_at(&l->refs, s.id, s.size);
+			ref = numtable_at(&l->refs, s.id, s.size);
 			if (!ref)
 				return -ENOMEM;
 			ref->v++;

@@ -45,7 +45,7 @@ static int64_t space_of(const struct attr *a)
 
 static int count_owner(struct load *l, enum quota_kind kind, uint32_t id, int64_t space)
 {
-	struct load_slot *s = load_table_at(&l->owners, (uint64_t)kind, id);
+	struct numslot *s = numtable_at(&l->owners, (uint64_t)kind, id);
 
 	if (!s)
 		return -ENOMEM;
@@ -78,7 +78,7 @@ static int count(struct load *l, const struct frame *f)
 }
 
 /* a second name: parents are counted in a hash from now on */
-static int link_again(struct load *l, const struct frame *f, struct load_slot *s)
+static int link_again(struct load *l, const struct frame *f, struct numslot *s)
 {
 	char key[32];
 	int r = 0;
@@ -118,7 +118,7 @@ static int place(struct load *l, struct frame *f, bool trash)
 
 static int take_attr(struct load *l, struct frame *f, bool trash)
 {
-	struct load_slot *s;
+	struct numslot *s;
 	int r = f->has_attr ? load_bad(l, "attr is there twice")
 			    : load_attr(l, &f->inode, &f->attr);
 
@@ -127,7 +127,7 @@ static int take_attr(struct load *l, struct frame *f, bool trash)
 	if (r)
 		return r;
 	f->has_attr = true;
-	s = load_table_at(&l->inodes, f->inode, 0);
+	s = numtable_at(&l->inodes, f->inode, 0);
 	if (!s)
 		return -ENOMEM;
 	f->keep = s->w == 0;

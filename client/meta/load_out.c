@@ -1,70 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What load keeps in memory, and how it writes. One thread. */
+/* How load writes: many commands on the way, in order. One thread. */
 #include "client/meta/load.h"
 
 #include <inttypes.h>
 
 #include "common/clock.h"
-#include "common/hash.h"
 
 enum { PENDING_MAX = 1000, BYTES_MAX = 1 << 20 };
-
-/* --- tables --- */
-
-void load_table_fini(struct load_table *t)
-{
-	free(t->slot);
-	*t = (struct load_table){.slot = NULL};
-}
-
-static size_t slot_of(const struct load_table *t, uint64_t a, uint64_t b)
-{
-	uint64_t key[2] = {a, b};
-	size_t i = hash64(key, sizeof(key)) & (t->cap - 1);
-
-	while (t->slot[i].used && (t->slot[i].a != a || t->slot[i].b != b))
-		i = (i + 1) & (t->cap - 1);
-	return i;
-}
-
-static int table_grow(struct load_table *t)
-{
-	struct load_table more = {.cap = t->cap ? t->cap * 2 : 1024, .n = t->n};
-
-	more.slot = calloc(more.cap, sizeof(*more.slot));
-	if (!more.slot)
-		return -ENOMEM;
-	for (size_t i = 0; i < t->cap; i++) {
-		if (t->slot[i].used)
-			more.slot[slot_of(&more, t->slot[i].a, t->slot[i].b)] = t->slot[i];
-	}
-	free(t->slot);
-	*t = more;
-	return 0;
-}
-
-struct load_slot *load_table_at(struct load_table *t, uint64_t a, uint64_t b)
-{
-	struct load_slot *s;
-
-	if (t->n >= t->cap / 4 * 3 && table_grow(t) < 0)
-		return NULL;
-	s = &t->slot[slot_of(t, a, b)];
-	if (!s->used) {
-		*s = (struct load_slot){.a = a, .b = b, .used = true};
-		t->n++;
-	}
-	return s;
-}
-
-struct load_slot *load_table_find(const struct load_table *t, uint64_t a, uint64_t b)
-{
-	struct load_slot *s = t->cap ? &t->slot[slot_of(t, a, b)] : NULL;
-
-	return s && s->used ? s : NULL;
-}
-
-/* --- writes --- */
 
 int load_begin(struct load_out *o, const struct scan *s)
 {
