@@ -4,22 +4,21 @@
  * changes nothing. One thread; blocks. */
 #include <ctype.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <sys/stat.h>
 
 #include "client/cmd.h"
 #include "client/meta/meta.h"
+#include "client/probe.h"
 #include "common/clock.h"
 #include "common/loop.h"
-#include "common/object/crypt.h"
 #include "common/redis.h"
 
-enum { FORMAT_TIMEOUT_US = 30000000, PROBE_LEN = 100, KEY_MAX = 256 };
+enum { FORMAT_TIMEOUT_US = 30000000, KEY_MAX = 256 };
 
 struct format_conf {
 	char *storage, *bucket, *access_key, *secret_key, *session_token, *compress;
-	uint64_t block_size, trash_days, capacity_gib, inodes;
-	bool hash_prefix;
+	char *storage_class, *tag, *encrypt_key_file, *encrypt_algo;
+	uint64_t block_size, trash_days, capacity_gib, inodes, shards;
+	bool hash_prefix, enable_acl, force, no_update;
 };
 
 static const struct conf_option options[] = {
@@ -34,10 +33,21 @@ static const struct conf_option options[] = {
 	 "secret key of the object store; from the environment only"},
 	{"session-token", 0, CONF_SECRET, offsetof(struct format_conf, session_token), NULL,
 	 "SESSION_TOKEN", "session token of temporary keys; from the environment only"},
+	{"storage-class", 0, CONF_STR, offsetof(struct format_conf, storage_class), NULL, NULL,
+	 "storage class of new objects, as the object store names it"},
+	{"tag", 0, CONF_STR, offsetof(struct format_conf, tag), NULL, NULL,
+	 "KEY=VALUE: tag of new objects"},
 	{"block-size", 0, CONF_SIZE_KIB, offsetof(struct format_conf, block_size), "4M", NULL,
 	 "size of blocks, a power of two from 64K to 16M; KiB unless a unit is given"},
 	{"compress", 0, CONF_STR, offsetof(struct format_conf, compress), "none", NULL,
 	 "none, lz4 or zstd"},
+	{"encrypt-rsa-key", 0, CONF_STR, offsetof(struct format_conf, encrypt_key_file), NULL, NULL,
+	 "file with a private key (PEM): objects are encrypted with it; its passphrase from the "
+	 "environment variable JFS_RSA_PASSPHRASE"},
+	{"encrypt-algo", 0, CONF_STR, offsetof(struct format_conf, encrypt_algo), "aes256gcm-rsa",
+	 NULL, "aes256gcm-rsa, chacha20-rsa or sm4gcm"},
+	{"shards", 0, CONF_U64, offsetof(struct format_conf, shards), "0", NULL,
+	 "spread objects over so many buckets; --bucket has a %d for the number"},
 	{"hash-prefix", 0, CONF_FLAG, offsetof(struct format_conf, hash_prefix), "false", NULL,
 	 "spread object names over 256 prefixes"},
 	{"trash-days", 0, CONF_U64, offsetof(struct format_conf, trash_days), "1", NULL,
@@ -46,6 +56,12 @@ static const struct conf_option options[] = {
 	 "limit of the volume in GiB; 0: none"},
 	{"inodes", 0, CONF_U64, offsetof(struct format_conf, inodes), "0", NULL,
 	 "limit of files; 0: none"},
+	{"enable-acl", 0, CONF_FLAG, offsetof(struct format_conf, enable_acl), "false", NULL,
+	 "POSIX ACLs; for good"},
+	{"force", 0, CONF_FLAG, offsetof(struct format_conf, force), "false", NULL,
+	 "take a prefix of the object store that is not empty"},
+	{"no-update", 0, CONF_FLAG, offsetof(struct format_conf, no_update), "false", NULL,
+	 "a volume that is there is left alone, and that is no error"},
 };
 
 static const struct conf_table table = {
@@ -67,29 +83,6 @@ static bool name_ok(const char *name)
 		if (!isascii(name[i]) || (!isalnum((unsigned char)name[i]) && name[i] != '-'))
 			return false;
 	return true;
-}
-
-/* A directory becomes absolute and ends in a slash, as JuiceFS writes it; it is made when it is not
- * there. */
-static int dir_bucket(struct format_conf *c, struct str *err)
-{
-	_cleanup_(freep) char *real = NULL;
-	_cleanup_(freep) char *full = NULL;
-
-	if (mkdir(c->bucket, 0755) < 0 && errno != EEXIST) {
-		int r = -errno;
-
-		str_addf(err, "%s: %s", c->bucket, strerror(-r));
-		return r;
-	}
-	real = realpath(c->bucket, NULL);
-	if (!real || asprintf(&full, "%s/", real) < 0) {
-		str_addf(err, "%s: %s", c->bucket, strerror(errno));
-		return -EINVAL;
-	}
-	free(c->bucket);
-	c->bucket = TAKE_PTR(full);
-	return 0;
 }
 
 static int check_options(struct format_conf *c, const char *name, enum codec *codec,
@@ -118,143 +111,115 @@ static int check_options(struct format_conf *c, const char *name, enum codec *co
 						   : "--capacity: at most 2^33 GiB");
 		return -EINVAL;
 	}
-	return strcmp(c->storage, "file") == 0 ? dir_bucket(c, err) : 0;
-}
-
-/* one operation; the reason of a failure goes to err */
-static int run(struct object_store *s, struct object_req *req, struct str *err)
-{
-	int r;
-
-	req->deadline_us = clock_us() + FORMAT_TIMEOUT_US;
-	r = object_run(s, req);
-	if (r < 0 && err)
-		str_addf(err, "%s", req->reason[0] ? req->reason : strerror(-r));
-	return r;
-}
-
-static int put(struct object_store *s, const char *key, const void *data, size_t n, struct str *err)
-{
-	unsigned char copy[PROBE_LEN];
-	struct object_req req = {.op = OBJECT_PUT, .key = key, .buf = copy, .cap = n};
-
-	assert(n <= sizeof(copy));
-	memcpy(copy, data, n);
-	return run(s, &req, err);
-}
-
-/* what is written must come back, and go away: wrong keys, a read-only bucket and a broken proxy
- * show here */
-static int try_store(struct object_store *s, const char *name, struct str *err)
-{
-	unsigned char want[PROBE_LEN], got[PROBE_LEN];
-	char key[KEY_MAX], uuid[37];
-	struct object_req create = {.op = OBJECT_CREATE_BUCKET, .key = ""};
-	struct object_req get = {.op = OBJECT_GET, .key = key, .buf = got, .cap = sizeof(got)};
-	struct object_req del = {.op = OBJECT_DELETE, .key = key};
-	int r = run(s, &create, NULL);
-
-	/* who may not create buckets may still use one: the write below tells */
-	if (r < 0 && r != -EEXIST && r != -EACCES && create.reason[0]) {
-		str_addf(err, "%s", create.reason);
-		return r;
+	if (c->shards > 256) {
+		str_add(err, "--shards: at most 256");
+		return -EINVAL;
 	}
-	crypt_uuid(uuid);
-	crypt_random(want, sizeof(want));
-	(void)snprintf(key, sizeof(key), "%s/testing/%.10s", name, uuid);
-	r = put(s, key, want, sizeof(want), err);
-	if (r < 0)
-		return r;
-	r = run(s, &get, err);
-	if (r == 0 && (get.got != sizeof(got) || memcmp(want, got, sizeof(got)) != 0)) {
-		str_addf(err, "%s: read back other bytes than were written", key);
-		r = -EIO;
+	if (c->tag && !probe_tag_ok(c->tag)) {
+		str_addf(err, "--tag %s: KEY=VALUE, of letters, digits and \" +-._:/@\"", c->tag);
+		return -EINVAL;
 	}
-	/* the probe goes away in any case; the first error is the one to tell */
-	return run(s, &del, r ? NULL : err) < 0 && r == 0 ? -EIO : r;
-}
-
-/* A new volume must not inherit somebody's objects. */
-static int must_be_empty(struct object_store *s, const char *name, struct str *err)
-{
-	char prefix[KEY_MAX], testing[KEY_MAX];
-	struct object_req list = {.op = OBJECT_LIST, .key = prefix};
-	int r;
-
-	(void)snprintf(prefix, sizeof(prefix), "%s/", name);
-	(void)snprintf(testing, sizeof(testing), "%s/testing/", name);
-	r = run(s, &list, err);
-	if (r < 0)
-		return r;
-	for (size_t i = 0; i < list.n_list; i++) {
-		const char *key = list.list[i].key;
-
-		if (strncmp(key, testing, strlen(testing)) != 0 && strcmp(key, prefix) != 0) {
-			str_addf(err,
-				 "the bucket already holds %s: choose another NAME, or remove what "
-				 "lies below %s",
-				 key, prefix);
-			r = -ENOTEMPTY;
-			break;
-		}
-	}
-	object_list_free(&list);
-	return r;
+	return strcmp(c->storage, "file") == 0 ? probe_dir(&c->bucket, c->shards > 1, err) : 0;
 }
 
 struct job {
 	struct format_conf conf;
 	const char *name;
 	enum codec codec;
+	char *key; /* PEM; NULL: not encrypted */
+	struct crypt_block *crypt;
 	struct redis *redis;
 	struct loop *loop;
 	struct object_store *store;
 };
 
-static int with_store(struct job *j, bool exists, struct str *err)
+/* a key that does not open now would not open at a mount either */
+static int open_key(struct job *j, struct str *err)
 {
-	struct object_conf oc = {.storage = j->conf.storage,
-				 .bucket = j->conf.bucket,
-				 .access_key = j->conf.access_key,
-				 .secret_key = j->conf.secret_key,
-				 .session_token = j->conf.session_token,
-				 .retries = 3};
+	const struct format_conf *c = &j->conf;
+	struct str why = STR_INIT;
+	int r;
+
+	if (!c->encrypt_key_file || !*c->encrypt_key_file)
+		return 0;
+	r = probe_key_file(c->encrypt_key_file, &j->key, err);
+	if (r)
+		return r;
+	r = crypt_block_new(j->key, getenv(CRYPT_PASSPHRASE_ENV), c->encrypt_algo, &j->crypt, &why);
+	if (r)
+		str_addf(err, "%s: %s", c->encrypt_key_file, str_c(&why));
+	str_fini(&why);
+	return r;
+}
+
+static int open_store(struct job *j, struct str *err)
+{
+	const struct format_conf *c = &j->conf;
+	struct object_tier tier = {.storage_class =
+					   c->storage_class ? c->storage_class : (char[]){""},
+				   .tag = c->tag ? c->tag : (char[]){""}};
+	struct object_conf oc = {.storage = c->storage,
+				 .bucket = c->bucket,
+				 .access_key = c->access_key,
+				 .secret_key = c->secret_key,
+				 .session_token = c->session_token,
+				 .retries = 3,
+				 .shards = (unsigned)c->shards,
+				 .tiers = &tier,
+				 .n_tiers = 1};
+
+	return object_open(&oc, j->loop, &j->store, err);
+}
+
+static int make_volume(struct job *j, struct str *err)
+{
+	const struct format_conf *c = &j->conf;
 	struct format_request f = {.name = j->name,
-				   .storage = j->conf.storage,
-				   .bucket = j->conf.bucket,
-				   .access_key = j->conf.access_key,
-				   .secret_key = j->conf.secret_key,
-				   .session_token = j->conf.session_token,
-				   .block_size = (uint32_t)j->conf.block_size,
+				   .storage = c->storage,
+				   .bucket = c->bucket,
+				   .access_key = c->access_key,
+				   .secret_key = c->secret_key,
+				   .session_token = c->session_token,
+				   .storage_class = c->storage_class,
+				   .tag = c->tag,
+				   .encrypt_key = j->key,
+				   .encrypt_algo = j->crypt ? crypt_block_algo(j->crypt) : NULL,
+				   .block_size = (uint32_t)c->block_size,
 				   .codec = j->codec,
-				   .hash_prefix = j->conf.hash_prefix,
-				   .trash_days = (unsigned)j->conf.trash_days,
-				   .capacity = j->conf.capacity_gib << 30,
-				   .inodes = j->conf.inodes};
+				   .hash_prefix = c->hash_prefix,
+				   .enable_acl = c->enable_acl,
+				   .trash_days = (unsigned)c->trash_days,
+				   .shards = (unsigned)c->shards,
+				   .capacity = c->capacity_gib << 30,
+				   .inodes = c->inodes};
 	_cleanup_(setting_freep) struct setting *s = NULL;
 	char key[KEY_MAX];
 	bool created;
-	int r;
+	int r = meta_format(j->redis, clock_us() + FORMAT_TIMEOUT_US, &f, &s, &created, err);
 
-	r = object_open(&oc, j->loop, &j->store, err);
-	if (r < 0)
-		return r;
-	r = try_store(j->store, j->name, err);
-	if (r == 0 && !exists)
-		r = must_be_empty(j->store, j->name, err);
-	if (r < 0)
-		return r;
-	r = meta_format(j->redis, clock_us() + FORMAT_TIMEOUT_US, &f, &s, &created, err);
 	if (r < 0)
 		return r;
 	(void)snprintf(key, sizeof(key), "%s/juicefs_uuid", j->name);
 	if (created)
-		r = put(j->store, key, s->uuid, strlen(s->uuid), err);
+		r = probe_put(j->store, key, j->crypt, s->uuid, strlen(s->uuid), err);
 	if (r == 0)
 		(void)printf("%s volume %s (%s) in %s: %s\n",
 			     created ? "formatted" : "unchanged:", s->name, s->uuid,
 			     redis_name(j->redis), s->bucket);
 	return r;
+}
+
+static int with_store(struct job *j, bool exists, struct str *err)
+{
+	int r = open_key(j, err);
+
+	if (r == 0)
+		r = open_store(j, err);
+	if (r == 0)
+		r = probe_store(j->store, j->name, j->crypt, err);
+	if (r == 0 && !exists && !j->conf.force)
+		r = probe_empty(j->store, j->name, err);
+	return r < 0 ? r : make_volume(j, err);
 }
 
 static int format(struct job *j, const char *url, struct str *err)
@@ -279,6 +244,11 @@ static int format(struct job *j, const char *url, struct str *err)
 		str_addf(err, "%s already holds volume %s: choose another database",
 			 redis_name(j->redis), old->name);
 		return -EEXIST;
+	}
+	if (old && j->conf.no_update) {
+		(void)printf("unchanged: volume %s (%s) in %s\n", old->name, old->uuid,
+			     redis_name(j->redis));
+		return 0;
 	}
 	r = loop_new("format", &j->loop);
 	return r < 0 ? r : with_store(j, old != NULL, err);
@@ -308,6 +278,10 @@ static int format_run(int argc, char **argv)
 	if (r < 0)
 		(void)cmd_error("format", "%s", err.len ? str_c(&err) : strerror(-r));
 	object_free(j.store);
+	crypt_block_free(j.crypt);
+	if (j.key)
+		explicit_bzero(j.key, strlen(j.key));
+	free(j.key);
 	loop_free(j.loop);
 	redis_free(j.redis);
 	conf_fini(&table, &j.conf);

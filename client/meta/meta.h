@@ -268,10 +268,12 @@ int meta_sessions_json(struct redis *r, uint64_t deadline_us, struct str *out);
  * For format: idempotent; -EEXIST: another volume is there */
 struct format_request {
 	const char *name, *storage, *bucket, *access_key, *secret_key, *session_token;
+	const char *storage_class, *tag;       /* of tier 0; NULL: none */
+	const char *encrypt_key, *encrypt_algo; /* PEM, NULL: not encrypted; NULL: aes256gcm-rsa */
 	uint32_t block_size;
 	enum codec codec;
-	bool hash_prefix;
-	unsigned trash_days;
+	bool hash_prefix, enable_acl;
+	unsigned trash_days, shards;
 	uint64_t capacity, inodes;
 };
 int meta_format(struct redis *r, uint64_t deadline_us, const struct format_request *f,

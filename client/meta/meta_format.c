@@ -6,6 +6,7 @@
 #include "client/meta/reply.h"
 
 #include <jansson.h>
+#include <strings.h>
 
 #include "common/clock.h"
 #include "common/embed.h"
@@ -33,11 +34,12 @@ static void add_number(struct str *out, const char *field, uint64_t v)
 	str_addf(out, ",\n\"%s\": %llu", field, (unsigned long long)v);
 }
 
-static void add_sealed(struct str *out, const char *field, const char *uuid, const char *plain)
+static void add_sealed(struct str *out, const char *field, const char *uuid, bool sm4,
+		       const char *plain)
 {
 	_cleanup_(freep) char *sealed = NULL;
 
-	if (crypt_seal(uuid, false, plain, &sealed) == 0)
+	if (crypt_seal(uuid, sm4, plain, &sealed) == 0)
 		add_text(out, field, sealed);
 	else
 		out->err = -ENOMEM;
@@ -48,11 +50,43 @@ static bool given(const char *s)
 	return s && *s;
 }
 
+static const char *text_of(const char *s)
+{
+	return s ? s : "";
+}
+
+static void add_tier(struct str *out, const struct format_request *f)
+{
+	str_add(out, ",\n\"Tiers\": {\n\"0\": {\n\"ID\": 0");
+	add_text(out, "StorageClass", text_of(f->storage_class));
+	add_text(out, "Tag", text_of(f->tag));
+	str_add(out, "\n}\n}");
+}
+
+static void add_keys(struct str *out, const struct format_request *f, const char *uuid)
+{
+	bool sm4 = f->encrypt_algo && !strcasecmp(f->encrypt_algo, "sm4gcm");
+
+	if (given(f->access_key))
+		add_text(out, "AccessKey", f->access_key);
+	if (given(f->secret_key))
+		add_sealed(out, "SecretKey", uuid, sm4, f->secret_key);
+	if (given(f->session_token))
+		add_sealed(out, "SessionToken", uuid, sm4, f->session_token);
+}
+
+/* a client that does not know what the volume has must not mount it */
+static const char *least_client(const struct format_request *f)
+{
+	return given(f->tag) ? "1.4.0-A" : f->enable_acl ? "1.2.0-A" : "1.1.0-A";
+}
+
 /* an empty field is left out where JuiceFS leaves it out */
 static int setting_text(const struct format_request *f, const char *uuid, struct str *out)
 {
 	_cleanup_(str_fini) struct str bucket = STR_INIT;
-	bool secrets = given(f->secret_key) || given(f->session_token);
+	bool sm4 = f->encrypt_algo && !strcasecmp(f->encrypt_algo, "sm4gcm");
+	bool secrets = given(f->secret_key) || given(f->session_token) || given(f->encrypt_key);
 
 	str_add(&bucket, f->bucket);
 	if (!strcmp(f->storage, "file") && bucket.len && bucket.s[bucket.len - 1] != '/')
@@ -61,30 +95,31 @@ static int setting_text(const struct format_request *f, const char *uuid, struct
 	add_text(out, "Name", f->name);
 	add_text(out, "UUID", uuid);
 	add_text(out, "Storage", f->storage);
-	str_add(out, ",\n\"Tiers\": {\n\"0\": {\n\"ID\": 0,\n\"StorageClass\": \"\",\n"
-		     "\"Tag\": \"\"\n}\n}");
+	if (given(f->storage_class))
+		add_text(out, "StorageClass", f->storage_class);
+	add_tier(out, f);
 	add_text(out, "Bucket", str_c(&bucket));
-	if (given(f->access_key))
-		add_text(out, "AccessKey", f->access_key);
-	if (given(f->secret_key))
-		add_sealed(out, "SecretKey", uuid, f->secret_key);
-	if (given(f->session_token))
-		add_sealed(out, "SessionToken", uuid, f->session_token);
+	add_keys(out, f, uuid);
 	add_number(out, "BlockSize", f->block_size / 1024);
 	add_text(out, "Compression", codec_name(f->codec));
+	if (f->shards > 1)
+		add_number(out, "Shards", f->shards);
 	if (f->hash_prefix)
 		str_add(out, ",\n\"HashPrefix\": true");
 	if (f->capacity)
 		add_number(out, "Capacity", f->capacity);
 	if (f->inodes)
 		add_number(out, "Inodes", f->inodes);
-	add_text(out, "EncryptAlgo", "aes256gcm-rsa");
+	if (given(f->encrypt_key))
+		add_sealed(out, "EncryptKey", uuid, sm4, f->encrypt_key);
+	add_text(out, "EncryptAlgo", f->encrypt_algo ? f->encrypt_algo : "aes256gcm-rsa");
 	if (secrets)
 		str_add(out, ",\n\"KeyEncrypted\": true");
 	add_number(out, "TrashDays", f->trash_days);
 	add_number(out, "MetaVersion", 1);
-	add_text(out, "MinClientVersion", "1.1.0-A");
-	str_add(out, ",\n\"DirStats\": true,\n\"EnableACL\": false\n}");
+	add_text(out, "MinClientVersion", least_client(f));
+	str_addf(out, ",\n\"DirStats\": true,\n\"EnableACL\": %s\n}",
+		 f->enable_acl ? "true" : "false");
 	if (out->err == -EINVAL || bucket.err)
 		return out->err ? out->err : -ENOMEM;
 	return str_error(out);
@@ -107,6 +142,10 @@ static int same_volume(const struct setting *s, const struct format_request *f, 
 		field = "hash prefix";
 	else if (strcmp(s->storage, f->storage) != 0)
 		field = "storage";
+	else if (MAX(s->shards, 1U) != MAX(f->shards, 1U))
+		field = "number of shards";
+	else if (s->encrypted != given(f->encrypt_key))
+		field = "encryption";
 	if (!field)
 		return 0;
 	str_addf(err, "the volume \"%s\" is there already with another %s, which cannot change",

@@ -93,7 +93,6 @@ def test_what_one_writes_the_other_reads(lab, redis, juicefs, key, algo, compres
     uuid = redis.client(1).get("setting").split(b'"UUID": "')[1][:36]
     with open(f"{lab.folder}/objects/secret-vol/juicefs_uuid", "rb") as f:
         assert uuid not in f.read()
-    j.stop()
     run([juicefs, "fsck", meta], env=dict(lab.env, **env))
 
 
