@@ -15,11 +15,10 @@ struct change {
 	const struct meta_ctx *c;
 	unsigned set;
 	struct time_ns now;
-	bool owner, check, may_write;
+	bool owner, check, may_write, open;
 	uint16_t mode;
 	/* results */
 	struct attr a;
-	bool changed;
 	struct acl rule;
 	bool new_rule;
 };
@@ -58,7 +57,6 @@ static int set_flags(struct change *ch)
 	if (!ch->owner || (ch->c->uid != 0 && ((flags ^ cur) & FIXED)))
 		return -EPERM;
 	ch->a.flags = (uint8_t)((cur & ~CHATTR) | flags);
-	ch->changed = true;
 	return 0;
 }
 
@@ -70,27 +68,22 @@ static int set_owner(struct change *ch)
 		return 0;
 	if (ch->set & SET_MODE)
 		ch->mode |= cur->mode & SUGID;
-	if (cur->mode & SUGID) {
+	if ((cur->mode & SUGID) && cur->type != INODE_DIR) {
 		uint16_t keep = ch->c->uid != 0 || (cur->mode & 010) ? 01777 : 03777;
 
-		if (cur->type != INODE_DIR) {
-			ch->a.mode &= keep;
-			ch->mode &= keep;
-		}
-		ch->changed = true;
+		ch->a.mode &= keep;
+		ch->mode &= keep;
 	}
 	if (ch->set & SET_GID) {
 		if (!ch->owner)
 			return -EPERM;
 		if (cur->gid != want->gid && ch->check && !of_group(ch->c, want->gid))
 			return -EPERM;
-		ch->changed |= cur->gid != want->gid;
 		ch->a.gid = want->gid;
 	}
 	if ((ch->set & SET_UID) && cur->uid != want->uid) {
 		if (ch->check)
 			return -EPERM;
-		ch->changed = true;
 		ch->a.uid = want->uid;
 	}
 	return 0;
@@ -115,11 +108,8 @@ static int set_mode_locked(struct meta_mem *mm, struct change *ch) REQUIRES(mm->
 			return r;
 		ch->new_rule = mem_rule_mode(&ch->rule) != (ch->mode & 0777);
 		mem_rule_chmod(&ch->rule, ch->mode);
-	} else if (ch->mode == cur->mode) {
-		return 0;
 	}
 	ch->a.mode = ch->mode;
-	ch->changed = true;
 	return 0;
 }
 
@@ -133,14 +123,13 @@ static int set_time(struct change *ch, bool given, bool to_now, struct time_ns w
 	if (ch->check && !ch->owner && !ch->may_write)
 		return -EACCES;
 	*t = to_now ? ch->now : want;
-	ch->changed = true;
 	return 0;
 }
 
 static int merge_locked(struct meta_mem *mm, struct change *ch) REQUIRES(mm->lock)
 {
 	unsigned set = ch->set;
-	int r = ch->cur->parent > INODE_TRASH ? -EPERM : check_flags(ch);
+	int r = ch->cur->parent > INODE_TRASH && !ch->open ? -EPERM : check_flags(ch);
 
 	if (!r)
 		r = set_flags(ch);
@@ -156,7 +145,7 @@ static int merge_locked(struct meta_mem *mm, struct change *ch) REQUIRES(mm->loc
 			     &ch->a.mtime);
 	if (!r && ch->new_rule)
 		r = mem_rule_number_locked(mm, &ch->rule, &ch->a.access_acl);
-	if (ch->changed)
+	if (set)
 		ch->a.ctime = ch->now;
 	acl_fini(&ch->rule);
 	return r;
@@ -171,6 +160,7 @@ int mem_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsign
 			    .set = set,
 			    .now = time_now(),
 			    .check = c->check && c->uid != 0,
+			    .open = open_is(m, inode),
 			    .mode = want->mode & 07777};
 	struct mem_inode *i;
 	int r = -ENOENT;

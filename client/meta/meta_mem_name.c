@@ -341,10 +341,10 @@ int mem_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 	i = e ? mem_find_locked(mm, e->inode) : NULL;
 	if (!r && !i)
 		r = -ENOENT;
-	if (!r && i->a.type == INODE_DIR)
-		r = -EPERM;
 	if (!r)
 		r = check_from(dir, i, c->uid);
+	if (!r && i->a.type == INODE_DIR)
+		r = -EPERM;
 	if (!r)
 		r = remove_locked(mm, dir, name, i, &rm);
 	if (!r) {
@@ -371,14 +371,12 @@ int mem_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const c
 	i = e ? mem_find_locked(mm, e->inode) : NULL;
 	if (!r && !i)
 		r = -ENOENT;
-	if (!r && i->a.type != INODE_DIR)
-		r = -ENOTDIR;
-	if (!r && (dir->a.flags & (ATTR_APPEND | ATTR_IMMUTABLE)))
-		r = -EPERM;
-	if (!r && i->n_entries)
-		r = -ENOTEMPTY;
 	if (!r)
 		r = check_from(dir, i, c->uid);
+	if (!r && i->a.type != INODE_DIR)
+		r = -ENOTDIR;
+	if (!r && i->n_entries)
+		r = -ENOTEMPTY;
 	if (!r)
 		r = remove_locked(mm, dir, name, i, &rm);
 	if (!r) {
@@ -448,6 +446,8 @@ static int rename_check(const struct renaming *n)
 		return 0;
 	if (j->a.flags & (ATTR_APPEND | ATTR_IMMUTABLE))
 		return -EPERM;
+	if (sticky(dd, j, n->uid))
+		return -EACCES;
 	if (n->exchange && (j == sd || j->inode == sd->a.parent))
 		return -EPERM;
 	if (!n->exchange && i->a.type == INODE_DIR && j->a.type != INODE_DIR)
@@ -456,7 +456,7 @@ static int rename_check(const struct renaming *n)
 		return -EISDIR;
 	if (!n->exchange && j->n_entries)
 		return -ENOTEMPTY;
-	return sticky(dd, j, n->uid) ? -EACCES : 0;
+	return 0;
 }
 
 /* the one link of i goes from directory to directory */

@@ -51,6 +51,7 @@ int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsi
 	else
 		args_text(&args, "");
 	args_text(&args, may_write ? "1" : "0");
+	args_text(&args, open_is(m, inode) ? "1" : "0");
 	r = str_error(&gids);
 	if (!r)
 		r = op_eval(mr, SC_SETATTR, &args, &reply);

@@ -101,6 +101,9 @@ if de then
 	if b and (flag(b, APPEND) or flag(b, IMMUTABLE)) then
 		return fail(EPERM)
 	end
+	if b and sticky(da, b, uid) then
+		return fail(EACCES)
+	end
 	if not exchange then
 		if typ == DIR and dtyp ~= DIR then
 			return fail(ENOTDIR)
@@ -117,9 +120,6 @@ if de then
 		end
 	elseif dino == ARGV[4] or dino == field(sa, PARENT) then
 		return fail(EPERM)
-	end
-	if b and sticky(da, b, uid) then
-		return fail(EACCES)
 	end
 end
 

@@ -12,9 +12,6 @@ end
 if #e ~= 9 then
 	return fail(EIO)
 end
-if byte(e, 1) ~= DIR then
-	return fail(ENOTDIR)
-end
 local text = dec(sub(e, 2, 9))
 local pa, a = get(parent), get(text)
 if pa == false or a == false then
@@ -29,14 +26,17 @@ end
 if flag(pa, APPEND) or flag(pa, IMMUTABLE) then
 	return fail(EPERM)
 end
-if call('HLEN', P .. 'd' .. text) > 0 then
-	return fail(ENOTEMPTY)
-end
 if a and sticky(pa, a, uid) then
 	return fail(EACCES)
 end
 if a and (flag(a, APPEND) or flag(a, IMMUTABLE)) then
 	return fail(EPERM)
+end
+if byte(e, 1) ~= DIR then
+	return fail(ENOTDIR)
+end
+if call('HLEN', P .. 'd' .. text) > 0 then
+	return fail(ENOTEMPTY)
 end
 local plan, err = remove_plan(parent, name, e, a, ARGV[7], '', '')
 if not plan then

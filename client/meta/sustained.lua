@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The last close of a file without a name.
 -- ARGV: token, number, now, inode (text), session
--- -> {'gone', length}, or {'kept'}: it has a name again, or is not there
+-- -> {'gone', length}, {'nothing', length}: it had no data, or {'kept'}: it has a name again, or is not there
 local old = done()
 if old then
 	return old
@@ -16,12 +16,17 @@ if not a or u32(a, NLINK) > 0 then
 	return { 'kept' }
 end
 local length = field(a, LENGTH)
+local empty = length == NONE and call('EXISTS', P .. 'c' .. ino .. '_0') == 0
 need_counters('usedSpace', 'totalInodes')
-call('ZCARD', P .. 'delfiles')
+if not empty then
+	call('ZCARD', P .. 'delfiles')
+end
 call('SCARD', session)
 account(-pages(length), -1)
-call('ZADD', P .. 'delfiles', dec(sub(ARGV[3], 1, 8)), ino .. ':' .. dec(length))
+if not empty then
+	call('ZADD', P .. 'delfiles', dec(sub(ARGV[3], 1, 8)), ino .. ':' .. dec(length))
+end
 call('DEL', P .. 'i' .. ino, P .. 'x' .. ino)
 call('SREM', session, ino)
 log(ARGV[3], 'DELSUSTAINED', nil, ARGV[5], ino)
-return finish({ 'gone', length })
+return finish({ empty and 'nothing' or 'gone', length })

@@ -89,7 +89,12 @@ local function remove_plan(parent, name, e, a, hour, session, open)
 		end
 	end
 	need_counters('usedSpace', 'totalInodes')
-	call('ZCARD', P .. 'delfiles')
+	-- a file that was cut to nothing has a list of its first chunk
+	r.empty = r.type == FILE and a and field(a, LENGTH) == NONE and
+		call('EXISTS', P .. 'c' .. r.text .. '_0') == 0
+	if not r.empty then
+		call('ZCARD', P .. 'delfiles')
+	end
 	if r.open then
 		call('SCARD', P .. 'session' .. session)
 	end
@@ -103,8 +108,8 @@ local function remove_stats(text)
 end
 
 -- Writes a plan (not the entry itself, not the parent). Returns {what, type, inode, length, hour}:
--- what is trash, kept (other links remain), open (deleted at its last close) or gone; length: of a
--- file.
+-- what is trash, kept (other links remain), open (deleted at its last close), gone, or nothing (gone,
+-- and it had no data); length: of a file.
 local function remove_write(r, now, session)
 	local a, ikey = r.a, P .. 'i' .. r.text
 	local length = (r.type == FILE and a) and field(a, LENGTH) or NONE
@@ -143,7 +148,9 @@ local function remove_write(r, now, session)
 		call('SADD', P .. 'session' .. session, r.text)
 	else
 		account(r.type == FILE and -pages(length) or -1, -1)
-		if r.type == FILE then
+		if r.type == FILE and r.empty then
+			what = 'nothing'
+		elseif r.type == FILE then
 			call('ZADD', P .. 'delfiles', dec(sub(now, 1, 8)),
 				r.text .. ':' .. dec(length))
 		elseif r.type == SYMLINK then

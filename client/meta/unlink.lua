@@ -13,9 +13,6 @@ end
 if #e ~= 9 then
 	return fail(EIO)
 end
-if byte(e, 1) == DIR then
-	return fail(EPERM)
-end
 local pa, a = get(parent), get(dec(sub(e, 2, 9)))
 if pa == false or a == false then
 	return fail(EIO)
@@ -36,6 +33,9 @@ if a then
 	if flag(a, APPEND) or flag(a, IMMUTABLE) then
 		return fail(EPERM)
 	end
+end
+if byte(e, 1) == DIR then
+	return fail(EPERM)
 end
 local plan, err = remove_plan(parent, name, e, a, ARGV[8], ARGV[9], ARGV[10])
 if not plan then

@@ -417,8 +417,95 @@ static void only_root_changes_what_chattr_protects(void **state)
 	assert_int_equal(meta_unlink(m, &root_ctx, d, "f"), -EPERM);
 	assert_int_equal(meta_rename(m, &root_ctx, INODE_ROOT, "f", d, "f", 0, &f, &a), -EPERM);
 	assert_int_equal(meta_rename(m, &root_ctx, INODE_ROOT, "f", d, "h", 0, &f, &a), 0);
-	assert_int_equal(meta_rmdir(m, &root_ctx, INODE_ROOT, "d"), -ENOTEMPTY);
+	/* the protection comes before what else is wrong, as on other file systems */
+	assert_int_equal(meta_rmdir(m, &root_ctx, INODE_ROOT, "d"), -EPERM);
+	assert_int_equal(meta_rmdir(m, &root_ctx, d, "g"), -EPERM);
 	close_meta(m);
+}
+
+static void a_change_to_the_same_is_a_change(void **state)
+{
+	struct attr a, want = {.mode = 0755, .mtime = {5, 0}};
+	struct time_ns before;
+	struct meta *m;
+	uint64_t f;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	f = make(m, "f", INODE_FILE);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MTIME, &want, &a), 0);
+	for (unsigned set = SET_MODE; set <= SET_MTIME; set *= 2) {
+		before = a.ctime;
+		if (set != 8)
+			assert_int_equal(meta_setattr(m, &root_ctx, f, set, &want, &a), 0);
+		assert_int_equal(set != 8,
+				 a.ctime.sec != before.sec || a.ctime.nsec != before.nsec);
+	}
+	before = a.ctime;
+	assert_int_equal(meta_setattr(m, &root_ctx, f, 0, &want, &a), 0);
+	assert_true(a.ctime.sec == before.sec && a.ctime.nsec == before.nsec);
+	close_meta(m);
+}
+
+static void an_open_file_in_the_trash_is_its_owners_still(void **state)
+{
+	struct attr a, want = {.mode = 0600};
+	struct chunk_list l;
+	struct meta *m;
+	uint64_t f;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	f = make(m, "f", INODE_FILE);
+	assert_int_equal(meta_open(m, &root_ctx, f, O_RDWR, &l), 0);
+	chunk_list_fini(&l);
+	assert_int_equal(meta_unlink(m, &root_ctx, INODE_ROOT, "f"), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &want, &a), 0);
+	assert_int_equal(a.mode, 0600);
+	assert_int_equal(meta_close(m, f), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &want, &a), -EPERM);
+	close_meta(m);
+}
+
+static void a_file_without_data_waits_for_nobody(void **state)
+{
+	struct slice s = {.size = 100, .len = 100};
+	struct deleted d = {0};
+	struct chunk_list l;
+	struct meta *m;
+	struct attr a;
+	uint64_t f;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_redis(&d);
+	make(m, "empty", INODE_FILE);
+	f = make(m, "open", INODE_FILE);
+	assert_int_equal(meta_open(m, &root_ctx, f, O_RDWR, &l), 0);
+	chunk_list_fini(&l);
+	raw_run("SET delfiles x"); /* whoever would write there stops */
+	assert_int_equal(meta_unlink(m, &root_ctx, INODE_ROOT, "empty"), 0);
+	raw_run("DEL delfiles");
+	assert_int_equal(meta_unlink(m, &root_ctx, INODE_ROOT, "open"), 0);
+	raw_run("SET delfiles x");
+	assert_int_equal(meta_close(m, f), 0);
+	raw_run("DEL delfiles");
+	assert_int_equal(meta_getattr(m, f, &a), -ENOENT);
+	/* cut to nothing: its slices are still there */
+	f = make(m, "cut", INODE_FILE);
+	assert_int_equal(meta_new_slice(m, &s.id, &(struct hash128){{0}}), 0);
+	assert_int_equal(meta_write(m, f, 0, &s, time_of(1, 1), &a), 0);
+	assert_int_equal(meta_truncate(m, &root_ctx, f, 0, false, &a), 0);
+	assert_int_equal(meta_unlink(m, &root_ctx, INODE_ROOT, "cut"), 0);
+	close_meta(m);
+	assert_int_equal(d.n, 1);
+	assert_int_equal(raw_int("ZCARD delfiles"), 0);
+	assert_int_equal(raw_int("GET totalInodes"), 0);
 }
 
 static void links_have_a_limit(void **state)
@@ -690,6 +777,9 @@ int main(void)
 		cmocka_unit_test(times_before_1970_stay),
 		cmocka_unit_test(atime_moves_when_it_is_due),
 		cmocka_unit_test(only_root_changes_what_chattr_protects),
+		cmocka_unit_test(a_change_to_the_same_is_a_change),
+		cmocka_unit_test(an_open_file_in_the_trash_is_its_owners_still),
+		cmocka_unit_test(a_file_without_data_waits_for_nobody),
 		cmocka_unit_test(links_have_a_limit),
 		cmocka_unit_test(permissions_are_checked_where_asked_for),
 		cmocka_unit_test(a_sub_directory_is_the_root),
