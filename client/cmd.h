@@ -15,7 +15,7 @@ struct cmd {
 };
 
 extern const struct cmd cmd_format, cmd_mount, cmd_umount, cmd_warmup, cmd_status, cmd_version;
-extern const struct cmd cmd_dump, cmd_load, cmd_fsck;
+extern const struct cmd cmd_dump, cmd_load, cmd_fsck, cmd_gc;
 
 /* "stoke NAME: " + text + newline on stderr; returns 1 */
 int cmd_error(const char *name, const char *fmt, ...) _printf_(2, 3);

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gc looks for and clears away. One thread; blocks. */
+#ifndef STOKE_CLIENT_GC_H
+#define STOKE_CLIENT_GC_H
+
+#include "client/maint.h"
+#include "client/meta/slices.h"
+#include "client/objects.h"
+
+struct gc_conf {
+	bool remove, compact;
+	uint64_t threads;
+};
+/* how many, and bytes of them */
+struct gc_sum {
+	uint64_t n, bytes;
+};
+struct gc {
+	struct maint *m;
+	const struct gc_conf *conf;
+	struct objects *objects;
+	struct meta
+		*meta;	  /* an engine with a session, when something is to be changed; else NULL */
+	int64_t now_sec;  /* when it began: what is younger than an hour is left alone */
+	int64_t skip_sec; /* 3600, or what JFS_GC_SKIPPEDTIME says */
+	struct gc_sum used, waiting, delayed, pending, leaked, skipped, compacted, removed;
+	struct gc_sum files, trash_files, trash_dirs;
+	uint64_t leaked_chunks, leaked_inodes, detached, hours, other;
+	struct str err;
+};
+
+/* gc_objects.c: everything in the object store; deletes what is leaked */
+int gc_objects(struct gc *g, struct slices *s);
+/* gc_meta.c: inodes that no directory names (ret: those with w set), detached nodes */
+int gc_inodes(struct gc *g, struct numtable *ret);
+/* what lies in the trash */
+int gc_trash(struct gc *g);
+
+#endif
