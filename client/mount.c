@@ -12,6 +12,7 @@
 #include <fcntl.h>
 
 #include "client/chain.h"
+#include "client/compact.h"
 #include "client/control.h"
 #include "client/delete.h"
 #include "client/fuse_loop.h"
@@ -63,6 +64,7 @@ struct mount {
 	char self[MEMBER_ID_MAX]; /* the daemon on this node */
 	struct source *chain;
 	struct client_delete deleter;
+	struct client_compact compacter;
 	struct reader *reader;
 	struct writer *writer;
 	struct control_conf control;
@@ -432,6 +434,12 @@ static int start_meta(struct mount *m, struct str *err)
 	int r;
 
 	m->deleter = (struct client_delete){m->store, s->name, s->hash_prefix, s->block_size};
+	r = client_compact_init(&m->compacter, &m->env, m->chain);
+	if (r < 0) {
+		str_add(err, "no memory");
+		return r;
+	}
+	meta_set_compact(m->meta, client_compact_slice, &m->compacter);
 	meta_set_delete(m->meta, client_delete_slice, &m->deleter);
 	meta_set_changed(m->meta, volume_moved, m);
 	r = meta_start(m->meta, err);
@@ -606,6 +614,7 @@ static void free_data_path(struct mount *m)
 	vfs_free(m->vfs);
 	writer_free(m->writer);
 	reader_free(m->reader);
+	client_compact_fini(&m->compacter);
 	source_free(m->chain);
 	if (m->peers)
 		peers_free(m->peers);

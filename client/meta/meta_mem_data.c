@@ -130,6 +130,8 @@ int mem_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint6
 	else if (i->a.type != INODE_FILE || (i->a.flags & (ATTR_IMMUTABLE | ATTR_APPEND)) ||
 		 (!through_handle && i->a.parent > INODE_TRASH))
 		r = -EPERM;
+	if (!r && i->a.length == length)
+		i->a.mtime = i->a.ctime = now;
 	if (!r && i->a.length != length) {
 		before = i->a.length;
 		r = truncate_lists(i, MIN(before, length), MAX(before, length));
@@ -141,6 +143,11 @@ int mem_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint6
 		*ret = i->a;
 	mtx_unlock(&mm->lock);
 	return r;
+}
+
+static bool time_after(const struct time_ns *a, const struct time_ns *b)
+{
+	return a->sec != b->sec ? a->sec > b->sec : a->nsec > b->nsec;
 }
 
 int mem_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
@@ -168,7 +175,8 @@ int mem_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice
 		mm->used += (int64_t)(align4k(length) - align4k(i->a.length));
 		i->a.length = length;
 		i->a.mtime = mtime;
-		i->a.ctime = now;
+		/* as whoever asked in between was told; but it always moves */
+		i->a.ctime = time_after(&mtime, &i->a.ctime) ? mtime : now;
 		*ret = i->a;
 	}
 	mtx_unlock(&mm->lock);

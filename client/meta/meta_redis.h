@@ -216,6 +216,21 @@ void compact_written(struct meta_redis *mr, uint64_t inode, uint32_t index, uint
 void compact_read(struct meta_redis *mr, uint64_t inode, const struct chunk_list *l);
 int redis_compact(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed);
 
+/* meta_redis_remove.c: the entry and all below it; hour: through the trash. force: flags do not
+ * protect */
+int redis_remove_tree(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,
+		      bool skip_trash, struct meta_progress *p);
+/* all in a directory, past the trash; the directory stays */
+int remove_below(struct meta_redis *mr, uint64_t dir, bool force, struct meta_progress *p);
+/* a directory of this name that is empty */
+int remove_dir(struct meta_redis *mr, const struct meta_ctx *c, uint64_t parent, const char *name,
+	       bool skip_trash);
+/* meta_redis_clone.c */
+int redis_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t parent,
+		const char *name, bool preserve, uint32_t umask, struct meta_progress *p);
+/* a detached directory and all below it */
+int detached_clean(struct meta_redis *mr, uint64_t inode, struct meta_progress *p);
+
 /* meta_redis_range.c */
 int redis_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode,
 		    uint64_t off, uint64_t len, struct attr *ret);

@@ -26,7 +26,13 @@ end
 call('LLEN', list)
 need_counters('usedSpace')
 account(delta, 0)
-a = put(put(put(a, LENGTH, length), MTIME, ARGV[8]), CTIME, ARGV[3])
+-- The time of the write is both, as whoever asked in between was told; but ctime always moves
+local ctime = ARGV[3]
+local at, was = seconds(ARGV[8], 1), seconds(a, CTIME)
+if at > was or (at == was and u32(ARGV[8], 9) > u32(a, CTIME + 8)) then
+	ctime = ARGV[8]
+end
+a = put(put(put(a, LENGTH, length), MTIME, ARGV[8]), CTIME, ctime)
 call('SET', P .. 'i' .. ARGV[4], a)
 local n = call('RPUSH', list, rec)
 log(ARGV[3], 'WRITE', 0, ARGV[4], ARGV[5], u32(rec, 1), dec(sub(rec, 5, 12)), u32(rec, 21),

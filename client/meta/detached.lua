@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A detached directory that is empty goes.
+-- ARGV: token, number, now, inode (text)
+local old = done()
+if old then
+	return old
+end
+local ino = ARGV[4]
+if not call('ZSCORE', P .. 'detachedNodes', ino) then
+	return 0
+end
+if call('HLEN', P .. 'd' .. ino) > 0 then
+	return fail(ENOTEMPTY)
+end
+need_counters('usedSpace', 'totalInodes')
+need_hashes('dirDataLength', 'dirUsedSpace', 'dirUsedInodes')
+if call('DEL', P .. 'i' .. ino) == 1 then
+	account(-1, -1)
+end
+call('DEL', P .. 'x' .. ino)
+call('ZREM', P .. 'detachedNodes', ino)
+for _, k in ipairs({ 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }) do
+	call('HDEL', P .. k, ino)
+end
+log(ARGV[3], 'CLEANUP', nil, ino)
+return finish(1)
