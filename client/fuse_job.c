@@ -66,7 +66,9 @@ static void set_asker(struct job *j, const struct fuse_ctx *c)
 		j->ctx.gid = s->gid;
 		j->ctx.gids = &j->ctx.gid;
 		j->ctx.n_gids = 1;
-	} else if (conf->check && c->uid != 0) {
+	} else if ((conf->check || j->op == FOP_SETXATTR || j->op == FOP_REMOVEXATTR) &&
+		   c->uid != 0) {
+		/* who sets an ACL without being in the file's group takes sgid off */
 		get_groups(j, c->gid);
 	}
 }

@@ -25,15 +25,17 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 	conn->max_background = MAX_BACKGROUND;
 	conn->congestion_threshold = CONGESTION;
 	conn->time_gran = 1;
-	conn->want |= conn->capable &
-		      (FUSE_CAP_ASYNC_READ | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
-		       FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_DONT_MASK | FUSE_CAP_ASYNC_DIO |
-		       FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_CACHE_SYMLINKS);
+	conn->want |=
+		conn->capable & (FUSE_CAP_ASYNC_READ | FUSE_CAP_READDIRPLUS |
+				 FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_DONT_MASK | FUSE_CAP_ASYNC_DIO |
+				 FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_CACHE_SYMLINKS);
 	/* open decides about the page cache, by ctime too; suid and sgid are the kernel's to clear;
-	 * no splice: replies come from buffers */
-	conn->want &= ~(unsigned)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
-				  FUSE_CAP_HANDLE_KILLPRIV | FUSE_CAP_SPLICE_READ |
-				  FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
+	 * no splice: replies come from buffers. A listing brings attributes always: "auto" stops after
+	 * the first part of a large one */
+	conn->want &=
+		~(unsigned)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
+			    FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_HANDLE_KILLPRIV |
+			    FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
 	/* turns the kernel's permission checks on: not for a mount that makes its own */
 	if (f->conf.acl)
 		conn->want |= conn->capable & FUSE_CAP_POSIX_ACL;
@@ -204,7 +206,7 @@ static void op_readlink(fuse_req_t req, fuse_ino_t ino)
 static void do_statfs(struct job *j)
 {
 	struct meta_statfs s;
-	int r = vfs_statfs(vfs_of(j), &s);
+	int r = vfs_statfs(vfs_of(j), j->ino, &s);
 
 	if (r < 0)
 		job_reply_err(j, r);
@@ -381,7 +383,7 @@ static void do_open(struct job *j)
 		 * again */
 		r = -ESTALE;
 	}
-	if (r == 0 && vfs_append_again(h)) {
+	if (r == 0 && vfs_open_again(h)) {
 		vfs_release(h);
 		r = -ESTALE;
 	}
@@ -629,20 +631,28 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 
 /* --- directories --- */
 
-static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+static void do_opendir(struct job *j)
 {
-	struct job *j = job_new(req, FOP_OPENDIR, ino, NULL, NULL, NULL, 0);
 	struct handle *h;
-	int r;
+	int r = vfs_opendir(vfs_of(j), &j->ctx, j->ino, &h);
 
-	if (!j)
-		return;
-	j->fi = *fi;
-	r = vfs_opendir(vfs_of(j), ino, &h);
 	if (r < 0)
 		job_reply_err(j, r);
 	else
 		job_reply_open(j, NULL, h, false);
+}
+
+static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	struct job *j = job_new(req, FOP_OPENDIR, ino, NULL, NULL, NULL, 0);
+
+	if (!j)
+		return;
+	j->fi = *fi;
+	if (j->ctx.check)
+		job_queue(j, do_opendir);
+	else
+		do_opendir(j);
 }
 
 static void do_readdir(struct job *j)

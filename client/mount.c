@@ -379,6 +379,7 @@ static int make_vfs(struct mount *m)
 		.attr_us = m->conf.attr_cache,
 		.entry_us = m->conf.entry_cache,
 		.dir_entry_us = m->conf.dir_entry_cache,
+		.no_trash = m->conf.subdir && m->conf.subdir[0],
 		.read_only = m->conf.read_only,
 		.xattr = wants_xattr(m),
 		.acl = meta_setting(m->meta)->enable_acl,

@@ -56,13 +56,13 @@ size_t vfs_open_handles(struct vfs *v)
 /* --- attributes pass by --- */
 
 /* length of the inode with what is not committed yet; 0: nothing is dirty */
-static uint64_t dirty_length(struct vfs *v, uint64_t inode)
+static uint64_t dirty_length(struct vfs *v, uint64_t inode, struct time_ns *ret_mtime)
 {
 	struct wfile *f = v->writer ? wfile_find(v->writer, inode) : NULL;
 	uint64_t length = 0;
 
 	if (f) {
-		if (!wfile_length(f, &length))
+		if (!wfile_dirty(f, &length, ret_mtime))
 			length = 0;
 		wfile_put(f);
 	}
@@ -82,6 +82,7 @@ static struct rfile *open_rfile(struct vfs *v, uint64_t inode)
 static void tell_reader(struct vfs *v, uint64_t inode, const struct attr *a, bool data)
 {
 	struct rfile *f = open_rfile(v, inode);
+	struct time_ns mtime;
 
 	if (!f)
 		return;
@@ -90,7 +91,7 @@ static void tell_reader(struct vfs *v, uint64_t inode, const struct attr *a, boo
 	if (data) {
 		rfile_invalidate(f);
 		/* what is dirty still, if anything, counts beside the committed length */
-		rfile_set_length(f, dirty_length(v, inode));
+		rfile_set_length(f, dirty_length(v, inode, &mtime));
 	}
 	rfile_put(f);
 }
@@ -127,12 +128,18 @@ void vfs_committed(void *arg, uint64_t inode, const struct attr *a)
 
 void vfs_fill(struct vfs *v, struct vfs_entry *e)
 {
+	struct time_ns mtime;
 	uint64_t length;
 
 	e->attr_us = v->conf.attr_us;
 	e->entry_us = e->attr.type == INODE_DIR ? v->conf.dir_entry_us : v->conf.entry_us;
-	length = e->attr.type == INODE_FILE ? dirty_length(v, e->inode) : 0;
+	length = e->attr.type == INODE_FILE ? dirty_length(v, e->inode, &mtime) : 0;
 	if (length > 0) {
+		/* as the commit will leave them */
+		e->attr.mtime = mtime;
+		if (e->attr.ctime.sec < mtime.sec ||
+		    (e->attr.ctime.sec == mtime.sec && e->attr.ctime.nsec < mtime.nsec))
+			e->attr.ctime = mtime;
 		e->attr.length = MAX(e->attr.length, length);
 		/* the commit will change them, unseen by the kernel */
 		e->attr_us = 0;
@@ -207,7 +214,7 @@ bool vfs_lookup_made_up(struct vfs *v, uint64_t parent, const char *name, struct
 
 	if (parent != INODE_ROOT || name[0] != '.')
 		return false;
-	if (strcmp(name, ".trash") == 0)
+	if (strcmp(name, ".trash") == 0 && !v->conf.no_trash)
 		inode = INODE_TRASH;
 	else if (!internal_find(name, &inode))
 		return false;
@@ -311,7 +318,7 @@ int vfs_access(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigned
 	return (bits & want) == want ? 0 : -EACCES;
 }
 
-int vfs_statfs(struct vfs *v, struct meta_statfs *ret)
+int vfs_statfs(struct vfs *v, uint64_t inode, struct meta_statfs *ret)
 {
-	return meta_statfs(v->conf.meta, ret);
+	return meta_statfs(v->conf.meta, inode, ret);
 }

@@ -22,7 +22,8 @@ struct vfs_conf {
 	struct meta *meta;
 	struct internal *internal;
 	uint64_t attr_us, entry_us, dir_entry_us; /* how long the kernel may keep them */
-	bool read_only, xattr, acl;		  /* acl: the volume has POSIX ACLs */
+	bool no_trash; /* a part of the volume is mounted (--subdir): the trash is not in it */
+	bool read_only, xattr, acl; /* acl: the volume has POSIX ACLs */
 	enum atime_mode atime;
 	size_t remembered; /* inodes in attrcache; 0: 65536 */
 };
@@ -91,14 +92,17 @@ int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t p
 int vfs_readlink(struct vfs *v, uint64_t inode, char **ret);
 /* want: of 4 read, 2 write, 1 execute */
 int vfs_access(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigned want);
-int vfs_statfs(struct vfs *v, struct meta_statfs *ret);
+int vfs_statfs(struct vfs *v, uint64_t inode, struct meta_statfs *ret);
 /* -ENOTSUP unless conf.xattr, for ACLs unless conf.acl; security.capability and security.selinux are never stored: -ENODATA
  * to read, -ENOTSUP to change */
 bool vfs_xattr_unknown(const char *name); /* one of the two; does not block */
-int vfs_getxattr(struct vfs *v, uint64_t inode, const char *name, char **ret, size_t *ret_len);
+int vfs_getxattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const char *name,
+		 char **ret, size_t *ret_len);
 int vfs_setxattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const char *name,
 		 const void *value, size_t len, int flags);
-int vfs_listxattr(struct vfs *v, uint64_t inode, char **ret, size_t *ret_len);
+/* trusted.* only to root, as elsewhere */
+int vfs_listxattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, char **ret,
+		  size_t *ret_len);
 int vfs_removexattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const char *name);
 
 /* --- opening and closing (vfs_open.c) --- */
@@ -106,10 +110,11 @@ int vfs_removexattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, con
  * opened. With O_TRUNC the inode was flushed. */
 int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 	     struct handle **ret, bool *ret_keep);
-/* An open for appending: the kernel writes at the end that it knows, and that is not the file's: another
- * mount changed it. true: the open is to be answered ESTALE, so that the kernel looks the name up
- * again; once, then it is left as it is. */
-bool vfs_append_again(struct handle *h);
+/* true: the open is to be answered ESTALE, so that the kernel looks the name up again; once, then it is
+ * left as it is. Either another mount put the file into the trash, so that the name may be another's; or
+ * it is an open for appending, and the kernel would write at the end that it knows, which another mount
+ * has moved. */
+bool vfs_open_again(struct handle *h);
 /* blocks; an existing file is opened unless O_EXCL */
 int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
 	       uint32_t mode, uint32_t umask, int flags, struct vfs_entry *ret_entry,
@@ -125,7 +130,8 @@ void vfs_release(struct handle *h);
 /* before vfs_release: then(h) runs when no read uses h any more, with h->idle_arg set to arg; any
  * thread, maybe at once */
 void vfs_when_idle(struct handle *h, void (*then)(struct handle *h), void *arg);
-int vfs_opendir(struct vfs *v, uint64_t inode, struct handle **ret);
+/* blocks only if c is to be checked */
+int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct handle **ret);
 
 /* blocks: reads the directory anew (offset 0) */
 int vfs_readdir_load(struct handle *h, bool with_attr);

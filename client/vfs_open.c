@@ -78,9 +78,11 @@ static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, 
 		*ret_keep = newest && attrcache_pages_match(v->known, inode, &first->attr);
 	if (!newest)
 		attrcache_pages_forget(v->known, inode);
+	h->trashed = first->attr.parent > INODE_TRASH;
+	h->kernel_other = attrcache_pages_other(v->told, inode, &first->attr);
 	/* with a time of 0 the kernel asks again by itself, before it reads */
-	h->kernel_old = attrcache_pages_other(v->told, inode, &first->attr) && v->conf.attr_us > 0;
-	if (r == 0 && (flags & O_TRUNC) && for_writing(flags)) {
+	h->kernel_old = h->kernel_other && v->conf.attr_us > 0;
+	if (r == 0 && (flags & O_TRUNC)) {
 		struct attr a;
 
 		r = vfs_truncate(v, c, inode, 0, true, &a);
@@ -101,7 +103,7 @@ int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 	uint64_t asked = clock_us();
 	int r;
 
-	if (for_writing(flags) && !v->writer)
+	if ((for_writing(flags) || (flags & O_TRUNC)) && !v->writer)
 		return -EROFS;
 	r = meta_open(v->conf.meta, c, inode, flags & ~(O_CREAT | O_EXCL), &first);
 	if (r < 0)
@@ -117,7 +119,7 @@ static int open_fresh(struct vfs *v, const struct meta_ctx *c, const struct vfs_
 		      uint64_t asked, struct handle **ret)
 {
 	struct chunk_list first = {.volume = meta_volume_id(v->conf.meta), .attr = e->attr};
-	int r = meta_open_known(v->conf.meta, e->inode);
+	int r = meta_open_known(v->conf.meta, e->inode, &e->attr);
 	bool keep;
 
 	return r < 0 ? r : open_handle(v, c, e->inode, flags, &first, asked, ret, &keep);
@@ -145,13 +147,22 @@ int vfs_tmpfile(struct vfs *v, const struct meta_ctx *c, uint64_t parent, uint32
 
 enum { AGAIN_US = 100000 };
 
-bool vfs_append_again(struct handle *h)
+static bool kernel_misled(struct handle *h)
+{
+	uint64_t length;
+
+	if (h->trashed && h->kernel_other)
+		return true;
+	return (h->flags & O_APPEND) && h->wfile &&
+	       attrcache_length(h->vfs->told, h->inode, &length) && length != h->length;
+}
+
+bool vfs_open_again(struct handle *h)
 {
 	struct attrcache *told = h->vfs->told;
-	uint64_t now = clock_us(), length;
+	uint64_t now = clock_us();
 
-	if (!(h->flags & O_APPEND) || !h->wfile || !attrcache_length(told, h->inode, &length) ||
-	    length == h->length || attrcache_changed_since(told, h->inode, now - AGAIN_US))
+	if (!kernel_misled(h) || attrcache_changed_since(told, h->inode, now - AGAIN_US))
 		return false;
 	attrcache_changed(told, h->inode, now);
 	return true;
@@ -313,10 +324,14 @@ void vfs_free(struct vfs *v)
 
 /* --- directories --- */
 
-int vfs_opendir(struct vfs *v, uint64_t inode, struct handle **ret)
+int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct handle **ret)
 {
-	struct handle *h = handle_new(&v->handles, v, HANDLE_DIR, inode, O_RDONLY);
+	int r = c->check ? meta_access(v->conf.meta, c, inode, 4, NULL) : 0;
+	struct handle *h;
 
+	if (r < 0)
+		return r;
+	h = handle_new(&v->handles, v, HANDLE_DIR, inode, O_RDONLY);
 	if (!h)
 		return -ENOMEM;
 	*ret = h;
@@ -359,11 +374,11 @@ static bool made_up_at(struct handle *h, uint64_t n, struct vfs_dirent *d, uint6
 		name = internal_listed(n - 2, &inode);
 		while (internal_listed(count - 2, &(uint64_t){0}))
 			count++;
-		if (!name && n == count) {
+		if (!name && n == count && !h->vfs->conf.no_trash) {
 			name = ".trash";
 			inode = INODE_TRASH;
 		}
-		count++;
+		count += !h->vfs->conf.no_trash;
 	}
 	if (!name) {
 		*ret_over = n - count;

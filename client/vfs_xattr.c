@@ -75,41 +75,31 @@ static int set_acl(struct vfs *v, const struct meta_ctx *c, uint64_t inode, enum
 	return r;
 }
 
-static bool lists_name(const char *list, size_t len, const char *name)
+/* trusted.* is for root's eyes; the length that is left */
+static size_t hide_trusted(char *list, size_t len)
 {
-	for (size_t at = 0; at < len; at += strlen(list + at) + 1) {
-		if (strcmp(list + at, name) == 0)
-			return true;
+	size_t kept = 0;
+
+	for (size_t at = 0, n; at < len; at += n) {
+		n = strnlen(list + at, len - at - 1) + 1;
+		if (strncmp(list + at, "trusted.", 8) == 0)
+			continue;
+		memmove(list + kept, list + at, n);
+		kept += n;
 	}
-	return false;
+	return kept;
 }
 
-/* the names of the ACLs that inode has, behind those that the engine gave */
-static int list_acls(struct vfs *v, uint64_t inode, char **list, size_t *len)
+/* where it is not the kernel that checks; 4: to read, 2: to change */
+static int check_access(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigned want)
 {
-	static const char names[2][sizeof(ACL_NAME_DEFAULT)] = {ACL_NAME_ACCESS, ACL_NAME_DEFAULT};
-	struct attr a;
-	int r = meta_getattr(v->conf.meta, inode, &a);
-
-	for (int i = 0; i < 2 && r == 0; i++) {
-		size_t n = strlen(names[i]) + 1;
-		char *more;
-
-		if (!(i ? a.default_acl : a.access_acl) || lists_name(*list, *len, names[i]))
-			continue;
-		more = realloc(*list, *len + n);
-		if (!more)
-			return -ENOMEM;
-		memcpy(more + *len, names[i], n);
-		*list = more;
-		*len += n;
-	}
-	return r;
+	return c->check ? meta_access(v->conf.meta, c, inode, want, NULL) : 0;
 }
 
 /* --- all --- */
 
-int vfs_getxattr(struct vfs *v, uint64_t inode, const char *name, char **ret, size_t *ret_len)
+int vfs_getxattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const char *name,
+		 char **ret, size_t *ret_len)
 {
 	int r = check_xattr(v, inode, name);
 
@@ -119,7 +109,8 @@ int vfs_getxattr(struct vfs *v, uint64_t inode, const char *name, char **ret, si
 		return -ENODATA;
 	if (acl_named(name))
 		return get_acl(v, inode, acl_named(name), ret, ret_len);
-	return meta_getxattr(v->conf.meta, inode, name, ret, ret_len);
+	r = check_access(v, c, inode, 4);
+	return r < 0 ? r : meta_getxattr(v->conf.meta, inode, name, ret, ret_len);
 }
 
 int vfs_setxattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const char *name,
@@ -135,29 +126,23 @@ int vfs_setxattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const 
 		return -E2BIG;
 	if (acl_named(name))
 		return set_acl(v, c, inode, acl_named(name), value, len);
-	return meta_setxattr(v->conf.meta, inode, name, value, len, flags);
+	r = check_access(v, c, inode, 2);
+	return r < 0 ? r : meta_setxattr(v->conf.meta, inode, name, value, len, flags);
 }
 
-int vfs_listxattr(struct vfs *v, uint64_t inode, char **ret, size_t *ret_len)
+int vfs_listxattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, char **ret,
+		  size_t *ret_len)
 {
-	char *list = NULL;
-	size_t len = 0;
 	int r;
 
 	if (!v->conf.xattr)
 		return -ENOTSUP;
 	if (made_up(inode))
 		return -ENODATA;
-	r = meta_listxattr(v->conf.meta, inode, &list, &len);
-	if (r == 0 && v->conf.acl)
-		r = list_acls(v, inode, &list, &len);
-	if (r < 0) {
-		free(list);
-		return r;
-	}
-	*ret = list;
-	*ret_len = len;
-	return 0;
+	r = meta_listxattr(v->conf.meta, inode, ret, ret_len);
+	if (r == 0 && c->uid != 0)
+		*ret_len = hide_trusted(*ret, *ret_len);
+	return r;
 }
 
 int vfs_removexattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const char *name)
@@ -170,5 +155,6 @@ int vfs_removexattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, con
 		return -ENOTSUP;
 	if (acl_named(name))
 		return set_acl(v, c, inode, acl_named(name), NULL, 0);
-	return meta_removexattr(v->conf.meta, inode, name);
+	r = check_access(v, c, inode, 2);
+	return r < 0 ? r : meta_removexattr(v->conf.meta, inode, name);
 }

@@ -161,8 +161,14 @@ void wfile_put(struct wfile *f)
 		wfile_destroy(f);
 }
 
-bool wfile_length(struct wfile *f, uint64_t *ret)
+static bool later(const struct time_ns *a, const struct time_ns *b)
 {
+	return a->sec > b->sec || (a->sec == b->sec && a->nsec > b->nsec);
+}
+
+bool wfile_dirty(struct wfile *f, uint64_t *ret_length, struct time_ns *ret_mtime)
+{
+	struct time_ns mtime = {0};
 	struct list_node *n;
 	uint64_t length;
 	bool dirty;
@@ -170,11 +176,25 @@ bool wfile_length(struct wfile *f, uint64_t *ret)
 	mtx_lock(&f->lock);
 	length = f->length;
 	dirty = f->n_slices > 0;
-	list_for_each(n, &f->slices) length =
-		MAX(length, wslice_end(container_of(n, struct wslice, link)));
+	list_for_each(n, &f->slices)
+	{
+		const struct wslice *s = container_of(n, struct wslice, link);
+
+		length = MAX(length, wslice_end(s));
+		if (later(&s->mtime, &mtime))
+			mtime = s->mtime;
+	}
 	mtx_unlock(&f->lock);
-	*ret = length;
+	*ret_length = length;
+	*ret_mtime = mtime;
 	return dirty;
+}
+
+bool wfile_length(struct wfile *f, uint64_t *ret)
+{
+	struct time_ns mtime;
+
+	return wfile_dirty(f, ret, &mtime);
 }
 
 void wfile_set_length(struct wfile *f, uint64_t length)

@@ -43,6 +43,8 @@ struct wfile *wfile_find(struct writer *w, uint64_t inode);
 /* largest end of what was written and not yet committed, or the committed length, whichever is
  * larger; false: nothing dirty */
 bool wfile_length(struct wfile *f, uint64_t *ret);
+/* the same, and when the last of it was written */
+bool wfile_dirty(struct wfile *f, uint64_t *ret_length, struct time_ns *ret_mtime);
 /* the length was changed by somebody else than the writer (truncate, after a flush) */
 void wfile_set_length(struct wfile *f, uint64_t length);
 

@@ -421,11 +421,16 @@ int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flag
 	return 0;
 }
 
-int meta_open_known(struct meta *m, uint64_t inode)
+int meta_open_known(struct meta *m, uint64_t inode, const struct attr *a)
 {
 	int r = check_there(m);
 
-	return r ? r : open_ref(m, meta_rooted(m, inode));
+	inode = meta_rooted(m, inode);
+	if (!r)
+		r = open_ref(m, inode);
+	if (!r && a->nlink == 0) /* O_TMPFILE: gone at its last close */
+		(void)open_unnamed(m, inode);
+	return r;
 }
 
 int meta_close(struct meta *m, uint64_t inode)
@@ -470,11 +475,11 @@ int meta_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume)
 	return r ? r : m->ops->new_slice(m, ret, ret_volume);
 }
 
-int meta_statfs(struct meta *m, struct meta_statfs *ret)
+int meta_statfs(struct meta *m, uint64_t inode, struct meta_statfs *ret)
 {
 	int r = check_there(m);
 
-	return r ? r : m->ops->statfs(m, ret);
+	return r ? r : m->ops->statfs(m, meta_rooted(m, inode), ret);
 }
 
 static int check_xattr_name(const char *name)

@@ -157,7 +157,8 @@ struct meta_ops {
 		     struct time_ns mtime, struct attr *ret);
 	/* a number that no slice has yet, and the id of the volume that its blocks belong to */
 	int (*new_slice)(struct meta *m, uint64_t *ret, struct hash128 *ret_volume);
-	int (*statfs)(struct meta *m, struct meta_statfs *ret);
+	/* as seen below a directory: no more than its quotas allow; inode 0: the volume's */
+	int (*statfs)(struct meta *m, uint64_t inode, struct meta_statfs *ret);
 	/* value freed by the caller; list: names with their NULs */
 	int (*getxattr)(struct meta *m, uint64_t inode, const char *name, char **ret,
 			size_t *ret_len);
@@ -304,13 +305,13 @@ int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flag
 	      struct chunk_list *ret);
 /* Counts an open of a file whose attributes the caller knows, so nobody is asked: it made the file a
  * moment ago, or may go on with what it knows (--open-cache). Ends with meta_close. 0 or -ENOMEM */
-int meta_open_known(struct meta *m, uint64_t inode);
+int meta_open_known(struct meta *m, uint64_t inode, const struct attr *a);
 int meta_close(struct meta *m, uint64_t inode);
 int meta_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret);
 int meta_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
 	       struct time_ns mtime, struct attr *ret);
 int meta_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume);
-int meta_statfs(struct meta *m, struct meta_statfs *ret);
+int meta_statfs(struct meta *m, uint64_t inode, struct meta_statfs *ret);
 int meta_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, size_t *ret_len);
 int meta_setxattr(struct meta *m, uint64_t inode, const char *name, const void *value, size_t len,
 		  int flags);

@@ -1,0 +1,543 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program may ask of a file system beyond reading and writing, on a Stoke mount and, where both must be the same, on a JuiceFS mount beside it."""
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import stat
+import struct
+import subprocess
+import threading
+import time
+
+import lab as L
+import pytest
+
+libc = ctypes.CDLL(None, use_errno=True)
+KEEP_SIZE, PUNCH, COLLAPSE, ZERO = 1, 2, 8, 16
+IMMUTABLE, APPEND = 0x10, 0x20
+FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR = 0x80086601, 0x40086602, 0x801C581F, 0x401C5820
+DIRECTORY_CACHES_OFF = ["--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0"]
+
+
+def call(fn, *args):
+    """the value, or -errno"""
+    try:
+        return fn(*args)
+    except OSError as e:
+        return -e.errno
+
+
+def fallocate(fd, mode, off, length):
+    r = libc.fallocate(fd, mode, ctypes.c_long(off), ctypes.c_long(length))
+    return -ctypes.get_errno() if r else 0
+
+
+def linkat(fd, path):
+    r = libc.linkat(-100, f"/proc/self/fd/{fd}".encode(), -100, path.encode(), 0x400)
+    return -ctypes.get_errno() if r else 0
+
+
+def holes(path):
+    """[(offset of data, offset of the hole behind)…]"""
+    out, at = [], 0
+    with open(path, "rb") as f:
+        size = os.fstat(f.fileno()).st_size
+        while at < size:
+            at = call(os.lseek, f.fileno(), at, os.SEEK_DATA)
+            if at < 0:
+                assert at == -errno.ENXIO
+                break
+            end = os.lseek(f.fileno(), at, os.SEEK_HOLE)
+            out.append((at, end))
+            at = end
+    return out
+
+
+@pytest.fixture
+def both(lab, juicefs, redis):
+    """a Stoke mount and a JuiceFS mount, of a volume each"""
+    flags = ["--enable-xattr", "--enable-ioctl"]
+    lab.format(redis.url(1), "mine", bucket=f"{lab.folder}/o1")
+    lab.format(redis.url(2), "theirs", bucket=f"{lab.folder}/o2")
+    return lab.mount(redis.url(1), "m1", flags), lab.juice_mount(juicefs, redis.url(2), "j1", ["--enable-ioctl"])
+
+
+# --- ranges ---
+
+def ranges_in(folder):
+    """the same calls; everything seen"""
+    out, path = [], f"{folder}/f"
+    L.write_file(path, b"x" * 200000)
+    with open(path, "r+b") as f:
+        fd = f.fileno()
+        steps = [(PUNCH | KEEP_SIZE, 5000, 9000), (ZERO, 190000, 20000), (ZERO | KEEP_SIZE, 209000, 5000), (0, 0, 300000),
+                 (KEEP_SIZE, 0, 400000), (PUNCH, 0, 100), (COLLAPSE, 0, 4096), (PUNCH | KEEP_SIZE, 310000, 10), (0, 1 << 57, 1)]
+        for mode, off, length in steps:
+            out.append((mode, off, fallocate(fd, mode, off, length), os.fstat(fd).st_size))
+            out.append(os.pread(fd, 400000, 0))
+    return out
+
+
+def test_fallocate_is_as_in_juicefs(both):
+    mine, theirs = (ranges_in(m.dir) for m in both)
+    assert mine == theirs
+    assert [r for r in mine if isinstance(r, tuple)][0][2] == 0
+
+
+def test_data_and_holes_are_found_where_they_are(lab, file_volume):
+    m = lab.mount(file_volume)
+    path = m.path("f")
+    with open(path, "wb", buffering=0) as f:
+        f.write(b"a" * 10000)
+        os.pwrite(f.fileno(), b"b" * 10, (64 << 20) * 3 + 5)
+        os.ftruncate(f.fileno(), (64 << 20) * 5)
+        # not flushed yet: seen all the same
+        assert os.lseek(f.fileno(), 0, os.SEEK_HOLE) == 10000
+    assert holes(path) == [(0, 10000), ((64 << 20) * 3 + 5, (64 << 20) * 3 + 15)]
+    with open(path, "rb") as f:
+        end = (64 << 20) * 5
+        assert call(os.lseek, f.fileno(), end, os.SEEK_HOLE) == -errno.ENXIO
+        assert call(os.lseek, f.fileno(), end - 1, os.SEEK_HOLE) == end - 1
+        assert call(os.lseek, f.fileno(), end - 1, os.SEEK_DATA) == -errno.ENXIO
+
+
+def test_a_punched_hole_is_seen_by_those_who_mapped_the_file(lab, file_volume):
+    import mmap
+    m = lab.mount(file_volume)
+    L.write_file(m.path("f"), b"x" * 20000)
+    with open(m.path("f"), "r+b") as f, mmap.mmap(f.fileno(), 20000) as mem:
+        assert mem[4096:4100] == b"xxxx"
+        mem[8192:8196] = b"yyyy"
+        assert fallocate(f.fileno(), PUNCH | KEEP_SIZE, 4096, 4096) == 0
+        assert mem[4096:4100] == b"\0\0\0\0" and mem[8192:8196] == b"yyyy" and mem[4095:4096] == b"x"
+
+
+def copies_in(folder):
+    out = []
+    L.write_file(f"{folder}/from", bytes(range(256)) * 1000)
+    with open(f"{folder}/from", "r+b") as a, open(f"{folder}/to", "w+b") as b:
+        b.write(b"-" * 1000)
+        b.flush()
+        steps = [(1000, 10, 500), (200000, 255000, 3), (5000, 255990, 100), (100, 256000, 0), (100000, 0, 70000)]
+        for n, off_in, off_out in steps:
+            out.append(call(os.copy_file_range, a.fileno(), b.fileno(), n, off_in, off_out))
+            out.append(os.pread(b.fileno(), 400000, 0))
+        a.seek(0)
+        a.write(b"!" * 5000)
+        a.flush()
+        # what is not committed yet is copied too, and the copy does not change with its source
+        out.append(call(os.copy_file_range, a.fileno(), b.fileno(), 5000, 0, 0))
+        out.append(call(os.copy_file_range, a.fileno(), a.fileno(), 1000, 0, 500))
+        out.append(call(os.copy_file_range, a.fileno(), a.fileno(), 500, 0, 600))
+    with open(f"{folder}/from", "rb") as a, open(f"{folder}/to", "rb") as b:
+        return [*out, a.read(), b.read()]
+
+
+def test_ranges_are_copied_as_in_juicefs(both):
+    mine, theirs = (copies_in(m.dir) for m in both)
+    assert mine == theirs and mine[0] == 1000
+
+
+# --- files without names ---
+
+def test_a_file_without_a_name_gets_one_or_is_gone(lab, redis, file_volume):
+    m = lab.mount(file_volume)
+    before = {k for k in redis.client(1).keys("i*")}
+    fd = os.open(m.dir, os.O_TMPFILE | os.O_RDWR, 0o640)
+    os.write(fd, b"kept")
+    assert os.fstat(fd).st_nlink == 0 and stat.S_IMODE(os.fstat(fd).st_mode) == 0o640
+    assert linkat(fd, m.path("kept")) == 0
+    assert os.fstat(fd).st_nlink == 1
+    os.close(fd)
+    with open(m.path("kept")) as f:
+        assert f.read() == "kept"
+    fd = os.open(m.dir, os.O_TMPFILE | os.O_WRONLY, 0)
+    os.write(fd, b"gone" * 10000)
+    os.close(fd)
+    fd = os.open(m.dir, os.O_TMPFILE | os.O_RDWR | os.O_EXCL, 0o600)
+    assert linkat(fd, m.path("not")) == -errno.ENOENT
+    os.close(fd)
+    L.wait_for("end of the files without names", lambda: len({k for k in redis.client(1).keys("i*")} - before) == 1)
+    assert set(os.listdir(m.dir)) - L.INTERNAL == {"kept"}
+
+
+# --- flags ---
+
+def flags_of(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return struct.unpack("i", fcntl.ioctl(fd, FS_IOC_GETFLAGS, struct.pack("i", 0)))[0]
+    finally:
+        os.close(fd)
+
+
+def set_flags(path, flags):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.ioctl(fd, FS_IOC_SETFLAGS, struct.pack("i", flags))
+    finally:
+        os.close(fd)
+
+
+def flags_in(folder):
+    out, f, d = [], f"{folder}/f", f"{folder}/d"
+    L.write_file(f, b"1234")
+    os.mkdir(d)
+    L.write_file(f"{d}/in", b"")
+
+    def tries():
+        def appended():
+            with open(f, "ab", buffering=0) as file:
+                return file.write(b"5")
+
+        def made():
+            with open(f"{d}/new", "xb"):
+                pass
+        out.extend([call(os.open, f, os.O_WRONLY), call(appended), call(os.truncate, f, 1), call(os.rename, f, f), call(os.link, f, f"{folder}/l"), call(os.unlink, f"{folder}/l"), call(made), call(os.unlink, f"{d}/in"),
+                    call(os.rename, f, f"{folder}/g"), call(os.rename, f"{folder}/g", f)])
+        for n, r in enumerate(out):
+            if isinstance(r, int) and r > 100:
+                os.close(r)
+                out[n] = "fd"
+    for flags in (IMMUTABLE, APPEND):
+        set_flags(f, flags)
+        set_flags(d, flags)
+        out.append((flags_of(f), flags_of(d)))
+        tries()
+        set_flags(f, 0)
+        set_flags(d, 0)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{d}/new")
+        L.write_file(f"{d}/in", b"")
+    out.append(call(set_flags, f, 0x40))
+    return [o if not isinstance(o, int) or o <= 0 else "some" for o in out]
+
+
+def test_immutable_and_append_only_are_as_in_juicefs(both):
+    mine, theirs = (flags_in(m.dir) for m in both)
+    assert mine == theirs
+    assert mine[0] == (IMMUTABLE, IMMUTABLE)
+    # here JuiceFS is more generous than ext4 is
+    path = both[0].path("f")
+    set_flags(path, IMMUTABLE)
+    assert call(os.chmod, path, 0o600) == -errno.EPERM
+    set_flags(path, 0)
+
+
+def test_the_other_ioctl_for_flags(lab, file_volume):
+    m = lab.mount(file_volume, flags=["--enable-ioctl"])
+    L.write_file(m.path("f"), b"")
+    fd = os.open(m.path("f"), os.O_RDONLY)
+    fcntl.ioctl(fd, FS_IOC_FSSETXATTR, struct.pack("IIIII8x", 0x10, 0, 0, 0, 0))
+    assert struct.unpack("IIIII8x", fcntl.ioctl(fd, FS_IOC_FSGETXATTR, bytes(28)))[0] == 0x10
+    assert flags_of(m.path("f")) == APPEND
+    os.close(fd)
+    set_flags(m.path("f"), 0)
+
+
+def test_flags_are_set_only_where_that_was_asked_for(lab, file_volume):
+    m = lab.mount(file_volume)
+    L.write_file(m.path("f"), b"")
+    assert flags_of(m.path("f")) == 0
+    assert call(set_flags, m.path("f"), IMMUTABLE) == -errno.ENOTTY
+
+
+# --- who asks ---
+
+def as_user(m, uid, gid, fn, groups=()):
+    """fn's value, or -errno, from a process of that user in the mount (which he could not walk to)"""
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(m.dir)
+        os.setgroups(list(groups))
+        os.setgid(gid)
+        os.setuid(uid)
+        os.write(w, repr(call(fn)).encode())
+        os._exit(0)
+    os.close(w)
+    os.waitpid(pid, 0)
+    with os.fdopen(r, "rb") as f:
+        return eval(f.read() or b"None", {})
+
+
+def reads(path):
+    def fn():
+        with open(path, "rb") as f:
+            return f.read()
+    return fn
+
+
+def creates(path):
+    def fn():
+        with open(path, "wb") as f:
+            f.write(b"mine")
+        return os.stat(path).st_uid, os.stat(path).st_gid
+    return fn
+
+
+@pytest.fixture
+def squash_volume(lab, file_volume):
+    m = lab.mount(file_volume, "plain")
+    os.chmod(m.dir, 0o777)
+    for name, uid, gid, mode in (("secret", 1001, 1001, 0o600), ("group", 1001, 2000, 0o640), ("open", 1001, 1001, 0o644)):
+        L.write_file(m.path(name), name.encode())
+        os.chown(m.path(name), uid, gid)
+        os.chmod(m.path(name), mode)
+    os.mkdir(m.path("closed"), 0o700)
+    L.write_file(m.path("closed/in"), b"in")
+    m.stop()
+    return file_volume
+
+
+def test_root_is_taken_for_somebody_else(lab, squash_volume):
+    m = lab.mount(squash_volume, flags=["--root-squash", "1234:1235"])
+    assert creates(m.path("new"))() == (1234, 1235)
+    assert call(reads(m.path("secret"))) == -errno.EACCES
+    assert reads(m.path("open"))() == b"open"
+    assert call(os.listdir, m.path("closed")) == -errno.EACCES
+    assert call(reads(m.path("closed/in"))) == -errno.EACCES
+    assert call(os.chown, m.path("open"), 0, 0) == -errno.EPERM
+    assert call(os.chmod, m.path("open"), 0o777) == -errno.EPERM
+    assert not os.access(m.path("secret"), os.R_OK) and os.access(m.path("open"), os.R_OK)
+    assert as_user(m, 1001, 1001, reads("secret")) == b"secret"
+
+
+def test_everybody_is_taken_for_one(lab, squash_volume):
+    m = lab.mount(squash_volume, flags=["--all-squash", "1001:1001"])
+    assert as_user(m, 5000, 5000, creates("new")) == (1001, 1001)
+    assert as_user(m, 5000, 5000, reads("secret")) == b"secret"
+    assert reads(m.path("secret"))() == b"secret"
+
+
+@pytest.mark.parametrize("flags", [[], ["--non-default-permission"]])
+def test_permissions_are_the_same_whoever_checks_them(lab, squash_volume, flags):
+    m = lab.mount(squash_volume, flags=flags)
+    assert as_user(m, 1002, 1002, reads("secret")) == -errno.EACCES
+    assert as_user(m, 1002, 1002, reads("group")) == -errno.EACCES
+    assert as_user(m, 1002, 1002, reads("group"), [3000, 2000]) == b"group"
+    assert as_user(m, 1002, 1002, lambda: os.listdir("closed")) == -errno.EACCES
+    assert as_user(m, 1002, 1002, lambda: os.chmod("open", 0o777)) == -errno.EPERM
+    assert as_user(m, 1002, 1002, creates("own")) == (1002, 1002)
+    # who makes a file that he may not write has it open for writing all the same
+    assert as_user(m, 1002, 1002, lambda: os.write(os.open("odd", os.O_CREAT | os.O_WRONLY, 0o444), b"x")) == 1
+    assert as_user(m, 1003, 1003, lambda: os.unlink("own")) is None
+    assert as_user(m, 1002, 1002, lambda: os.access("secret", os.R_OK)) is False
+
+
+def test_a_umask_of_the_mounts_own(lab, file_volume):
+    m = lab.mount(file_volume, flags=["--umask", "027"])
+    old = os.umask(0)
+    try:
+        os.mkdir(m.path("d"), 0o777)
+        os.close(os.open(m.path("f"), os.O_CREAT | os.O_WRONLY, 0o666))
+    finally:
+        os.umask(old)
+    assert [stat.S_IMODE(os.stat(m.path(n)).st_mode) for n in "df"] == [0o750, 0o640]
+
+
+@pytest.mark.parametrize("flags,word", [(["--root-squash", "nobody"], "UID:GID"), (["--atime-mode", "never"], "relatime"),
+                                        (["--opn-cache", "1"], "--open-cache"), (["--umask", "999"], "octal"),
+                                        (["--all-squash", "1:1", "-o", "default_permissions"], "default_permissions")])
+def test_options_that_make_no_sense_are_refused(lab, file_volume, flags, word):
+    os.makedirs(f"{lab.folder}/p", exist_ok=True)
+    r = lab.stoke("mount", file_volume, f"{lab.folder}/p", *flags, check=False)
+    assert r.returncode == 2 and word in r.stderr
+
+
+# --- a part of the volume ---
+
+def test_a_directory_is_mounted_as_the_root(lab, file_volume):
+    whole = lab.mount(file_volume, "whole")
+    part = lab.mount(file_volume, "part", ["--subdir", "/a/b"])
+    L.write_file(part.path("f"), b"below")
+    os.mkdir(part.path("d"))
+    with open(whole.path("a/b/f")) as f:
+        assert f.read() == "below"
+    assert os.stat(part.dir).st_ino == 1
+    assert os.stat(part.path("..")).st_dev != os.stat(part.dir).st_dev
+    assert os.stat(part.path("d/..")).st_ino == 1
+    # the trash of the volume is not in it
+    assert ".trash" not in os.listdir(part.dir) and ".trash" in os.listdir(whole.dir)
+    assert call(os.stat, part.path(".trash")) == -errno.ENOENT
+    with os.scandir(part.path("d")) as it:
+        assert list(it) == []
+
+
+# --- access times ---
+
+@pytest.mark.parametrize("mode", ["noatime", "relatime", "strictatime"])
+def test_access_times_change_as_asked_for(lab, file_volume, mode):
+    m = lab.mount(file_volume, flags=["--atime-mode", mode, *DIRECTORY_CACHES_OFF])
+    f = m.path("f")
+    L.write_file(f, b"12")
+
+    now = time.time()
+    os.utime(f, (now - 90000, now - 200000))
+    reads(f)()
+    first = os.stat(f).st_atime
+    time.sleep(1.1)
+    reads(f)()
+    assert (first > now - 60) == (mode != "noatime")
+    # it is newer than the last change now
+    assert (os.stat(f).st_atime > first) == (mode == "strictatime")
+
+
+# --- two mounts, and what the kernel keeps ---
+
+LONG = ["--attr-cache", "60", "--entry-cache", "60", "--dir-entry-cache", "60"]
+
+
+def test_an_open_sees_what_was_closed_elsewhere_whatever_the_kernel_keeps(lab, file_volume):
+    a, b = lab.mount(file_volume, "a", LONG), lab.mount(file_volume, "b", LONG)
+    L.write_file(a.path("f"), b"1" * 10)
+    assert reads(b.path("f"))() == b"1" * 10 and os.stat(b.path("f")).st_size == 10
+    for n in (20, 5000, 3):
+        L.write_file(a.path("f"), b"2" * n)
+        assert reads(b.path("f"))() == b"2" * n
+        assert os.stat(b.path("f")).st_size == n
+
+
+def test_appends_of_two_mounts_follow_each_other(lab, file_volume):
+    a, b = lab.mount(file_volume, "a", LONG), lab.mount(file_volume, "b", LONG)
+    want = b""
+    for n in range(10):
+        with open((a, b)[n % 2].path("f"), "ab") as f:
+            f.write(b"%d" % n * (n + 1))
+        want += b"%d" % n * (n + 1)
+    assert reads(a.path("f"))() == want and reads(b.path("f"))() == want
+
+
+def test_a_name_that_is_another_files_now_is_looked_up_again(lab, file_volume):
+    a, b = lab.mount(file_volume, "a", LONG), lab.mount(file_volume, "b", LONG)
+    L.write_file(a.path("f"), b"old")
+    assert reads(b.path("f"))() == b"old"
+    L.write_file(a.path("g"), b"new")
+    os.unlink(a.path("f"))
+    os.rename(a.path("g"), a.path("f"))
+    assert reads(b.path("f"))() == b"new"
+
+
+def test_times_show_the_last_write_before_it_is_committed(lab, file_volume):
+    m = lab.mount(file_volume)
+    with open(m.path("f"), "wb", buffering=0) as f:
+        f.write(b"1")
+        os.fsync(f.fileno())
+        before = os.fstat(f.fileno())
+        time.sleep(0.05)
+        f.write(b"2")
+        during = os.fstat(f.fileno())
+        os.fsync(f.fileno())
+        after = os.fstat(f.fileno())
+    assert before.st_mtime_ns < during.st_mtime_ns == after.st_mtime_ns
+    assert before.st_ctime_ns < during.st_ctime_ns <= after.st_ctime_ns
+
+
+def test_opening_for_reading_may_truncate(lab, file_volume):
+    m = lab.mount(file_volume)
+    L.write_file(m.path("f"), b"123")
+    os.close(os.open(m.path("f"), os.O_RDONLY | os.O_TRUNC))
+    assert os.stat(m.path("f")).st_size == 0
+
+
+def commands(redis, fn):
+    """commands that Redis was asked while fn ran, without those of sessions and statistics"""
+    def calls():
+        stats = redis.client(1).info("commandstats")
+        return sum(v["calls"] for k, v in stats.items() if k in ("cmdstat_evalsha", "cmdstat_eval", "cmdstat_hscan", "cmdstat_mget"))
+    before = calls()
+    fn()
+    return calls() - before
+
+
+def test_what_is_known_is_not_asked_for_again(lab, redis, file_volume):
+    m = lab.mount(file_volume, flags=[*LONG, "--heartbeat", "1h"])
+    for n in range(50):
+        L.write_file(m.path(f"f{n}"), b"x")
+
+    def stats():
+        for n in range(50):
+            os.stat(m.path(f"f{n}"))
+    stats()
+    assert commands(redis, stats) <= 2
+
+
+def test_a_long_listing_brings_all_attributes(lab, redis, file_volume):
+    m = lab.mount(file_volume, flags=[*LONG, "--heartbeat", "1h"])
+    os.mkdir(m.path("d"))
+    for n in range(3000):
+        os.close(os.open(m.path(f"d/{n:05}"), os.O_CREAT | os.O_WRONLY))
+    m.drop_caches()
+
+    def listing():
+        with os.scandir(m.path("d")) as it:
+            assert len([e.stat() for e in it]) == 3000
+    assert commands(redis, listing) < 20
+
+
+# --- waiting for a Redis that hangs ---
+
+def test_whoever_is_killed_while_he_waits_is_gone(lab, redis, file_volume):
+    m = lab.mount(file_volume, flags=[*DIRECTORY_CACHES_OFF, "--heartbeat", "1h"])
+    os.mkdir(m.path("d"))
+    L.write_file(m.path("d/f"), b"x")
+    acts = [lambda: os.stat(m.path("d/f")), lambda: os.open(m.path("d/f"), os.O_RDONLY), lambda: os.mkdir(m.path("d/new")),
+            lambda: os.unlink(m.path("d/f")), lambda: os.listdir(m.path("d"))] * 6
+    pids = []
+    redis.signal(signal.SIGSTOP)
+    try:
+        for act in acts:
+            pid = os.fork()
+            if pid == 0:
+                call(act)
+                os._exit(0)
+            pids.append(pid)
+        time.sleep(0.5)
+        for pid in pids:
+            assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+            os.kill(pid, signal.SIGKILL)
+        start = time.monotonic()
+        for pid in pids:
+            os.waitpid(pid, 0)
+        assert time.monotonic() - start < 1
+    finally:
+        redis.signal(signal.SIGCONT)
+    # the mount lives, and nothing stays open
+    L.wait_for("end of handles", lambda: m.stats().get("stoke_open_handles", 0) <= 1)
+    assert os.path.isdir(m.path("d"))
+
+
+# --- access lists ---
+
+def test_access_lists_are_applied(lab, juicefs, redis):
+    meta = redis.url(1)
+    os.makedirs(f"{lab.folder}/objects")
+    L.run([juicefs, "format", meta, "vol", "--storage", "file", "--bucket", f"{lab.folder}/objects/", "--enable-acl", "--no-update"], env=lab.env)
+    m = lab.mount(meta)
+    L.write_file(m.path("f"), b"read")
+    os.chmod(m.path("f"), 0o600)
+    os.mkdir(m.path("d"))
+    assert as_user(m, 1001, 1001, reads("f")) == -errno.EACCES
+
+    def acl(*entries):
+        return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *e) for e in entries)
+    none = 0xffffffff
+    one = acl((1, 6, none), (2, 4, 1001), (4, 0, none), (0x10, 4, none), (0x20, 0, none))
+    os.setxattr(m.path("f"), "system.posix_acl_access", one)
+    assert os.getxattr(m.path("f"), "system.posix_acl_access") == one
+    assert "system.posix_acl_access" in os.listxattr(m.path("f"))
+    assert as_user(m, 1001, 1001, reads("f")) == b"read"
+    assert as_user(m, 1002, 1002, reads("f")) == -errno.EACCES
+    assert stat.S_IMODE(os.stat(m.path("f")).st_mode) == 0o640
+    # what is made in a directory with a default list has it, and no umask
+    os.setxattr(m.path("d"), "system.posix_acl_default", acl((1, 7, none), (2, 6, 1001), (4, 5, none), (0x10, 7, none), (0x20, 0, none)))
+    os.close(os.open(m.path("d/new"), os.O_CREAT | os.O_WRONLY, 0o666))
+    assert stat.S_IMODE(os.stat(m.path("d/new")).st_mode) == 0o660
+    assert as_user(m, 1001, 1001, lambda: os.access("d", os.X_OK)) is True
+    os.removexattr(m.path("f"), "system.posix_acl_access")
+    assert call(os.getxattr, m.path("f"), "system.posix_acl_access") == -errno.ENODATA
+    j = lab.juice_mount(juicefs, meta)
+    assert os.getxattr(j.path("d/new"), "system.posix_acl_access") == os.getxattr(m.path("d/new"), "system.posix_acl_access")
