@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, then per directory: inode, length, space, inodes (texts)
--- -> {inodes that have no statistics yet}
+-- -> {how often limits of quotas were changed (text), inodes that have no statistics yet}
 local old = done()
 if old then
 	return old
 end
-local r, there, hashes = {}, {}, { 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }
-for i = 4, #ARGV - 2, 4 do
+local r, there, hashes = { call('GET', P .. '_quotas') or '0' }, {}, { 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }
+for i = 4, #ARGV - 6, 4 do
 	if call('HEXISTS', P .. 'dirUsedSpace', ARGV[i]) == 1 then
 		for j, k in ipairs(hashes) do
 			need_fields(k, ARGV[i])

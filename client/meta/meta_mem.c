@@ -199,11 +199,12 @@ static int mem_readdir(struct meta *m, uint64_t inode, bool with_attr, struct me
 	return 0;
 }
 
-static int mem_statfs(struct meta *m, struct meta_statfs *ret)
+static int mem_statfs(struct meta *m, uint64_t inode, struct meta_statfs *ret)
 {
 	struct meta_mem *mm = mem_engine(m);
 	int64_t used, total;
 
+	(void)inode;
 	mtx_lock(&mm->lock);
 	used = mm->used;
 	total = mm->total;

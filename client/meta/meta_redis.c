@@ -7,6 +7,7 @@
  * few. */
 #include "client/meta/meta_redis.h"
 
+#include "client/meta/meta_redis_quota.h"
 #include "client/meta/script_text.h"
 #include "common/clock.h"
 #include "common/embed.h"
@@ -64,6 +65,11 @@ static const struct meta_ops redis_ops = {
 	.fallocate = redis_fallocate,
 	.copy_file_range = redis_copy_file_range,
 	.compact = redis_compact,
+	.quota_set = redis_quota_set,
+	.quota_get = redis_quota_get,
+	.quota_list = redis_quota_list,
+	.quota_delete = redis_quota_delete,
+	.quota_check = redis_quota_check,
 	.remove_tree = redis_remove_tree,
 	.clone = redis_clone,
 	.start = redis_start,
@@ -117,24 +123,6 @@ static void metrics_init(struct meta_redis *mr, struct metrics *m)
 	}
 }
 
-/* quotas lie outside the setting: usage that we do not count would be wrong for good */
-static int quotas_check(struct meta_redis *mr, uint64_t deadline_us, struct str *err)
-{
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	const char *p = mr->prefix;
-	int r = redis_once(mr->redis, deadline_us, &reply,
-			   "EXISTS %sdirQuota %sdirQuotaUsedInodes %suserQuota %sgroupQuota", p, p,
-			   p, p);
-
-	if (r)
-		return r;
-	if (reply_int(reply) == 0)
-		return 0;
-	str_add(err, "the volume uses directory quotas, which are not handled yet: mount it "
-		     "read-only (--read-only)");
-	return -EOPNOTSUPP;
-}
-
 static int setting_allowed(const struct setting *s, bool read_only, struct str *err)
 {
 	_cleanup_(str_fini) struct str why = STR_INIT;
@@ -178,8 +166,6 @@ static int engine_open(struct meta_redis *mr, const struct meta_conf *conf, stru
 	r = meta_init(&mr->base, &redis_ops, conf, s); /* takes s */
 	if (!r)
 		r = setting_allowed(s, conf->read_only, err);
-	if (!r && !conf->read_only)
-		r = quotas_check(mr, deadline, err);
 	if (!r)
 		r = generation_init(mr, deadline, err);
 	return r;
@@ -224,6 +210,8 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	metrics_init(mr, c.metrics);
 	r = hashmap_init(&mr->dirs, 64);
 	if (!r)
+		r = quotas_new(&mr->quotas);
+	if (!r)
 		r = scripts_init(mr);
 	if (!r)
 		r = redis_new(url, &shared, &mr->redis, err);
@@ -251,6 +239,7 @@ static void redis_free_engine(struct meta *m)
 	redis_free(mr->own_redis);
 	redis_free(mr->redis);
 	hashmap_fini(&mr->dirs);
+	quotas_free(mr->quotas);
 	cond_fini(&mr->slot_free);
 	cond_fini(&mr->pool_filled);
 	cond_fini(&mr->wake);

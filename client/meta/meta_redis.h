@@ -61,6 +61,7 @@ struct meta_redis {
 	uint64_t highest_slice;
 	uint64_t old_slices; /* numbers up to it that we reserved were of another generation */
 	struct hashmap dirs; /* struct dir_delta by inode */
+	struct quotas *quotas; /* has a lock of its own */
 	bool stopping;
 
 	char *session_json;
@@ -156,6 +157,8 @@ struct removed {
 	const char *what;
 	uint8_t type;
 	uint64_t inode, length, hour;
+	bool owned; /* uid and gid are known */
+	uint32_t uid, gid;
 };
 int reply_removed(const struct redis_reply *r, size_t at, struct removed *ret);
 /* what follows from it: statistics of parent (its entry went) and of the hour, deletes */
@@ -260,7 +263,6 @@ int redis_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_di
 int redis_getattr(struct meta *m, uint64_t inode, struct attr *ret);
 int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned set,
 		  const struct attr *want, struct attr *ret);
-int redis_statfs(struct meta *m, struct meta_statfs *ret);
 int redis_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, size_t *ret_len);
 int redis_setxattr(struct meta *m, uint64_t inode, const char *name, const void *value, size_t len,
 		   int flags);
@@ -283,6 +285,14 @@ int redis_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume);
 int redis_flock(struct meta *m, uint64_t inode, uint64_t owner, uint32_t type);
 int redis_setlk(struct meta *m, uint64_t inode, uint64_t owner, const struct meta_lock *l);
 int redis_getlk(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock *l);
+/* meta_redis_quota.c, meta_redis_quota_set.c */
+int redis_statfs(struct meta *m, uint64_t inode, struct meta_statfs *ret);
+int redis_quota_set(struct meta *m, const struct quota *q);
+int redis_quota_get(struct meta *m, enum quota_kind kind, uint64_t id, struct quota *ret);
+int redis_quota_list(struct meta *m, enum quota_kind kind, struct quota **ret, size_t *ret_n);
+int redis_quota_delete(struct meta *m, enum quota_kind kind, uint64_t id);
+int redis_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
+		      struct quota *ret, struct meta_progress *p);
 /* meta_redis_truncate.c */
 int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
 		   bool through_handle, struct attr *ret);

@@ -2,6 +2,8 @@
 /* Attributes, extended attributes, and how full the volume is. Any thread that may block. */
 #include "client/meta/meta_redis.h"
 
+#include "client/meta/meta_redis_quota.h"
+
 #include "common/clock.h"
 
 int redis_getattr(struct meta *m, uint64_t inode, struct attr *ret)
@@ -27,8 +29,14 @@ int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsi
 	_cleanup_(str_fini) struct str gids = STR_INIT;
 	bool may_write = false;
 	struct args args;
-	int r;
+	uint64_t owner;
+	int r = 0;
 
+	if (set & (SET_UID | SET_GID))
+		r = quota_room_chown(mr, inode, set & SET_UID ? &want->uid : NULL,
+				     set & SET_GID ? &want->gid : NULL);
+	if (r)
+		return r;
 	if (c->check && (set & SET_TIMES)) {
 		r = meta_access(m, c, inode, ACCESS_WRITE, NULL);
 		if (r && r != -EACCES)
@@ -56,25 +64,15 @@ int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsi
 	if (!r)
 		r = op_eval(mr, SC_SETATTR, &args, &reply);
 	op_end(mr, &args);
-	return r ? r : reply_attr(reply_at(reply, 0), ret);
-}
+	if (!r)
+		r = reply_attr(reply_at(reply, 0), ret);
+	if (!r && set & (SET_UID | SET_GID) && !reply_be64(reply_at(reply, 1), &owner)) {
+		int64_t space = (int64_t)align4k(ret->type == INODE_FILE ? ret->length : 0);
 
-int redis_statfs(struct meta *m, struct meta_statfs *ret)
-{
-	struct meta_redis *mr = redis_engine(m);
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	int64_t used, inodes;
-	int r = redis_once(mr->redis, op_deadline(mr), &reply, "MGET %susedSpace %stotalInodes",
-			   mr->prefix, mr->prefix);
-
-	if (r)
-		return op_error(r);
-	if (reply_len(reply) != 2)
-		return -EIO;
-	used = reply_int(reply_at(reply, 0));
-	inodes = reply_int(reply_at(reply, 1));
-	meta_fill_statfs(m, used > 0 ? (uint64_t)used : 0, inodes > 0 ? (uint64_t)inodes : 0, ret);
-	return 0;
+		quota_owner(mr, (uint32_t)(owner >> 32), (uint32_t)owner, -space, -1);
+		quota_owner(mr, ret->uid, ret->gid, space, 1);
+	}
+	return r;
 }
 
 /* a copy of a reply's bytes that ends with a NUL */

@@ -3,6 +3,8 @@
  * read by one script. Any thread that may block. */
 #include "client/meta/meta_redis.h"
 
+#include "client/meta/meta_redis_quota.h"
+
 #include "common/log.h"
 
 static int reply_slices(const struct redis_reply *list, struct chunk_list *ret)
@@ -88,7 +90,7 @@ int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
-	uint64_t length;
+	uint64_t length, owner;
 	int r;
 
 	args_init(&args, mr);
@@ -97,10 +99,15 @@ int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode)
 	args_u64(&args, sid);
 	r = op_eval(mr, SC_SUSTAINED, &args, &reply);
 	op_end(mr, &args);
-	if (r || !reply_is(reply_at(reply, 0), "gone"))
+	if (r || reply_is(reply_at(reply, 0), "kept"))
 		return r;
 	r = reply_be64(reply_at(reply, 1), &length);
 	if (!r)
+		r = reply_be64(reply_at(reply, 2), &owner);
+	if (r)
+		return r;
+	quota_owner(mr, (uint32_t)(owner >> 32), (uint32_t)owner, -(int64_t)align4k(length), -1);
+	if (reply_is(reply_at(reply, 0), "gone"))
 		delete_later(mr, inode, length);
 	return r;
 }
@@ -146,6 +153,9 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 	bool stats;
 	int r = slice_mark(mr, s, &k);
 
+	if (!r)
+		r = quota_room_grow(mr, inode,
+				    ((uint64_t)index << CHUNK_BITS) + s->pos + s->len);
 	if (r)
 		return r;
 	meta_limits(m, &capacity, &inodes, &stats);

@@ -2,6 +2,8 @@
 /* Names in directories: look up, make, link, remove, rename. Any thread that may block. */
 #include "client/meta/meta_redis.h"
 
+#include "client/meta/meta_redis_quota.h"
+
 #include <inttypes.h>
 
 enum { MKNOD_TRIES = 3 };
@@ -125,6 +127,7 @@ static int mknod_once(struct meta *m, const struct meta_ctx *c, uint64_t parent,
 	if (r)
 		return r;
 	stat_add(mr, parent, 0, 4096, 1);
+	quota_owner(mr, ret_attr->uid, ret_attr->gid, 4096, 1);
 	tell_dir(c, 0, reply_at(reply, 1));
 	*ret = inode;
 	return 0;
@@ -134,8 +137,11 @@ int redis_mknod(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 		uint8_t type, uint32_t mode, uint32_t umask, uint32_t rdev, const char *target,
 		uint64_t *ret, struct attr *ret_attr)
 {
-	int r = -EAGAIN;
+	int r = quota_room_make(redis_engine(m), parent, c);
 
+	if (r)
+		return r;
+	r = -EAGAIN;
 	for (int i = 0; i < MKNOD_TRIES && r == -EAGAIN; i++)
 		r = mknod_once(m, c, parent, name, type, mode, umask, rdev, target, ret, ret_attr);
 	return op_error(r);
@@ -176,16 +182,21 @@ static int tmpfile_once(struct meta *m, const struct meta_ctx *c, uint64_t paren
 		return pool_used_up(mr);
 	if (!r)
 		r = reply_attr(reply_at(reply, 0), ret_attr);
-	if (!r)
-		*ret = inode;
-	return r;
+	if (r)
+		return r;
+	quota_owner(mr, ret_attr->uid, ret_attr->gid, 4096, 1);
+	*ret = inode;
+	return 0;
 }
 
 int redis_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
 		  uint32_t umask, uint64_t *ret, struct attr *ret_attr)
 {
-	int r = -EAGAIN;
+	int r = quota_room_make(redis_engine(m), parent, c);
 
+	if (r)
+		return r;
+	r = -EAGAIN;
 	for (int i = 0; i < MKNOD_TRIES && r == -EAGAIN; i++)
 		r = tmpfile_once(m, c, parent, mode, umask, ret, ret_attr);
 	return op_error(r);
@@ -199,8 +210,10 @@ int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_
 	uint64_t length;
 	struct args args;
 	struct attr a;
-	int r;
+	int r = quota_room_link(mr, inode, parent);
 
+	if (r)
+		return r;
 	args_init(&args, mr);
 	op_begin(mr, &args);
 	args_be64(&args, inode);
@@ -226,11 +239,17 @@ int reply_removed(const struct redis_reply *r, size_t at, struct removed *ret)
 {
 	size_t n;
 	struct removed d = {.what = reply_text(reply_at(r, at), &n)};
+	uint64_t owner;
 
 	d.type = (uint8_t)reply_int(reply_at(r, at + 1));
 	if (!d.what || reply_be64(reply_at(r, at + 2), &d.inode) ||
 	    reply_be64(reply_at(r, at + 3), &d.length) || reply_be64(reply_at(r, at + 4), &d.hour))
 		return -EIO;
+	d.owned = reply_be64(reply_at(r, at + 5), &owner) == 0;
+	if (d.owned) {
+		d.uid = (uint32_t)(owner >> 32);
+		d.gid = (uint32_t)owner;
+	}
 	*ret = d;
 	return 0;
 }
@@ -242,6 +261,8 @@ void removed_done(struct meta_redis *mr, uint64_t parent, const struct removed *
 	stat_add(mr, parent, -length, -space, -1);
 	if (d->hour)
 		stat_add(mr, d->hour, length, space, 1);
+	if (d->owned && (!strcmp(d->what, "gone") || !strcmp(d->what, "nothing")))
+		quota_owner(mr, d->uid, d->gid, -space, -1);
 	if (!strcmp(d->what, "gone") && d->type == INODE_FILE) {
 		delete_later(mr, d->inode, d->length);
 	} else if (!strcmp(d->what, "open") && !open_unnamed(&mr->base, d->inode)) {
@@ -333,12 +354,15 @@ int redis_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 }
 
 /* an entry with record a went from one directory to another */
-static void stat_move(struct meta_redis *mr, const struct attr *a, uint64_t from, uint64_t to)
+static void stat_move(struct meta_redis *mr, uint64_t inode, const struct attr *a, uint64_t from,
+		      uint64_t to)
 {
 	uint64_t length = a->type == INODE_FILE ? a->length : 0;
 
 	if (from == to)
 		return;
+	if (a->type == INODE_DIR)
+		quota_reparented(mr, inode);
 	stat_add(mr, from, -(int64_t)length, -(int64_t)align4k(length), -1);
 	stat_add(mr, to, (int64_t)length, (int64_t)align4k(length), 1);
 }
@@ -362,11 +386,13 @@ static int renamed(struct meta_redis *mr, const struct meta_ctx *c, const struct
 		return 0;
 	tell_dir(c, 0, reply_last(reply, 1));
 	tell_dir(c, 1, reply_last(reply, 0));
-	stat_move(mr, &a, parent, new_parent);
+	stat_move(mr, inode, &a, parent, new_parent);
 	if (reply_is(what, "exchange")) {
 		r = reply_attr(reply_at(reply, 3), &b);
 		if (!r)
-			stat_move(mr, &b, new_parent, parent);
+			r = reply_be64(reply_at(reply, 4), &inode);
+		if (!r)
+			stat_move(mr, inode, &b, new_parent, parent);
 	} else if (reply_len(reply) > 5) {
 		r = reply_removed(reply, 3, &d);
 		if (!r)
@@ -423,10 +449,14 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct quota_move move;
 	struct hash128 volume;
 	struct args args;
-	int r;
+	int r = quota_room_move(mr, n->parent, n->name, n->new_parent,
+				n->flags & RENAME_F_EXCHANGE ? n->new_name : NULL, &move);
 
+	if (r)
+		return r;
 	if (n->flags & RENAME_F_WHITEOUT) {
 		r = id_pool_take(mr, &mr->inodes, &n->whiteout, &volume);
 		if (r)
@@ -442,9 +472,14 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 		return pool_used_up(mr);
 	if (!r)
 		r = renamed(mr, n->c, reply, n->parent, n->new_parent, ret, ret_attr);
-	if (!r && n->whiteout && !reply_is(reply_at(reply, 2), ""))
+	if (r || reply_is(reply_at(reply, 2), ""))
+		return r;
+	if (n->whiteout) {
 		stat_add(mr, n->parent, 0, 4096, 1);
-	return r;
+		quota_owner(mr, n->c->uid, n->c->gid, 4096, 1);
+	}
+	quota_moved(mr, n->parent, n->new_parent, &move);
+	return 0;
 }
 
 int redis_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,

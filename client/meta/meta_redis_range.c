@@ -5,6 +5,10 @@
  * thread that may block. */
 #include "client/meta/meta_redis.h"
 
+#include <fcntl.h>
+
+#include "client/meta/meta_redis_quota.h"
+
 enum {
 	STEP_CHUNKS = 900, /* of a hole */
 	COPY_CHUNKS = 128, /* of a source */
@@ -103,6 +107,8 @@ int redis_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, in
 	int r = meta_fallocate_mode(mode);
 
 	(void)c;
+	if (!r && !(mode & FALLOC_FL_KEEP_SIZE))
+		r = quota_room_grow(redis_engine(m), inode, off + len);
 	if (!r)
 		r = fallocate_step(redis_engine(m), &h, &many, ret);
 	return r || !many ? r : fallocate_steps(redis_engine(m), &h, ret);
@@ -156,9 +162,11 @@ int redis_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in,
 {
 	uint64_t done = 0, n, length;
 	struct attr a;
-	int r;
+	int r = quota_room_copy(redis_engine(m), in, off_in, out, off_out, len);
 
 	(void)c;
+	if (r)
+		return r;
 	do {
 		const struct copy part = {in, off_in + done, out, off_out + done};
 		uint64_t most = COPY_CHUNKS * (uint64_t)CHUNK_SIZE - part.off_in % CHUNK_SIZE;

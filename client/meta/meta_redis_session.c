@@ -6,7 +6,7 @@
  *
  *	state		what makes it
  *	alive		start; each beat
- *	refuse_writes	the setting or a quota turned up that we do not handle: changes answer EROFS
+ *	refuse_writes	something turned up in the setting that we do not handle: changes answer EROFS
  *			until the next mount
  *	gone		no setting, or another UUID: everything answers EIO until the next mount */
 #include "client/meta/meta_redis.h"
@@ -19,6 +19,7 @@
 #include <netinet/in.h>
 #include <time.h>
 
+#include "client/meta/meta_redis_quota.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/object/crypt.h"
@@ -209,8 +210,6 @@ static void take_beat(struct meta_redis *mr, const struct redis_reply *reply)
 		take_generation(mr, gen, gn);
 	else if (!mr->session_json)
 		lose_generation(mr);
-	if (reply_int(reply_at(reply, 3)))
-		refuse_writes(&mr->base, "directory quotas");
 }
 
 static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
@@ -241,6 +240,7 @@ static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
 		return r;
 	*ret_unknown = reply_int(reply_at(reply, 2)) == 1;
 	take_beat(mr, reply);
+	quota_beat(mr, reply_int(reply_at(reply, 3)) > 0, deadline_us);
 	return 0;
 }
 
@@ -253,6 +253,8 @@ static int look(struct meta_redis *mr, uint64_t deadline_us)
 
 	if (!r)
 		take_beat(mr, reply);
+	if (!r)
+		quota_look(mr, deadline_us);
 	return r;
 }
 
@@ -380,7 +382,9 @@ int redis_start(struct meta *m, struct str *err)
 
 	threads += threads == 0; /* what is counted is counted, even if nothing is deleted */
 	advise(mr);
-	if (!m->conf.read_only) {
+	if (m->conf.read_only) {
+		quota_look(mr, op_deadline(mr));
+	} else {
 		r = session_new(mr, err);
 		if (!r)
 			r = workq_new("meta-delete", threads, DELETES_MAX, &mr->deletes);

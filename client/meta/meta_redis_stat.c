@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 
+#include "client/meta/meta_redis_quota.h"
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
@@ -31,6 +32,7 @@ void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space
 
 	if (!meta_setting(&mr->base)->dir_stats)
 		return;
+	quota_dir(mr, dir, space, inodes);
 	spare = calloc(1, sizeof(*spare));
 	mtx_lock(&mr->base.lock);
 	n = hashmap_find(&mr->dirs, hash64(&dir, 8), delta_eq, &dir);
@@ -75,6 +77,7 @@ void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now,
 	int64_t length = (int64_t)(now->length - before);
 	int64_t space = (int64_t)(align4k(now->length) - align4k(before));
 
+	quota_owner(mr, now->uid, now->gid, space, 0);
 	/* a file without a name counts in no directory */
 	if (length == 0 || now->nlink == 0 || !meta_setting(&mr->base)->dir_stats)
 		return;
@@ -176,7 +179,9 @@ static int batch_write(struct meta_redis *mr, const struct stat_batch *b, uint64
 	}
 	r = own_eval(mr, SC_DIRSTAT, &args, deadline_us, &reply);
 	op_end(mr, &args);
-	for (size_t i = 0; !r && i < reply_len(reply); i++)
+	if (!r)
+		quota_version(mr, (uint64_t)reply_int(reply_at(reply, 0)), deadline_us);
+	for (size_t i = 1; !r && i < reply_len(reply); i++)
 		r = stat_recount(mr, (uint64_t)reply_int(reply_at(reply, i)), deadline_us);
 	return r;
 }
@@ -227,6 +232,8 @@ void *stat_main(void *arg)
 		mtx_unlock(&mr->base.lock);
 		if (work)
 			stat_flush(mr, clock_us() + mr->base.conf.timeout_us);
+		if (quota_waiting(mr))
+			quota_flush(mr, clock_us() + mr->base.conf.timeout_us);
 	}
 	return NULL;
 }

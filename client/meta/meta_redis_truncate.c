@@ -4,6 +4,8 @@
  * the lists that exist when there are very many. Any thread that may block. */
 #include "client/meta/meta_redis.h"
 
+#include "client/meta/meta_redis_quota.h"
+
 #include <inttypes.h>
 
 #include "common/clock.h"
@@ -232,9 +234,11 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 	struct mark k;
 	struct attr a;
 	bool stats;
-	int r;
+	int r = quota_room_grow(mr, inode, length);
 
 	(void)c;
+	if (r)
+		return r;
 	meta_limits(m, &t.capacity, &inodes, &stats);
 	args_init(&args, mr);
 	op_begin(mr, &args);

@@ -2,7 +2,7 @@
 -- ARGV: token, number, now, inode (text), set, mode, uid, gid, atime, mtime (12 bytes each), flags,
 --    caller's uid, gids ('': the kernel checked the permissions), '1': the caller may write,
 --    '1': it is open in this client
--- -> {record}
+-- -> {record, the owner's uid and gid before (8 bytes)}
 local old = done()
 if old then
 	return old
@@ -109,7 +109,7 @@ for i, t in ipairs({ { AT, AT_NOW, ATIME, ARGV[9] }, { MT, MT_NOW, MTIME, ARGV[1
 end
 -- What changes nothing is a change all the same: its time is told (POSIX; JuiceFS writes nothing).
 if set == 0 then
-	return { cur }
+	return { cur, field(cur, UID) }
 end
 if rule then
 	access = rule_number(rule, now)
@@ -121,4 +121,4 @@ log(now, 'SETATTR', nil, ARGV[4], ARGV[5], 0, fmt('%.0f', u32(a, UID)), fmt('%.0
 	mode(a), byte(a, 1), seconds_text(a, ATIME), seconds_text(a, MTIME),
 	nanoseconds_text(a, ATIME), nanoseconds_text(a, MTIME), seconds_text(a, CTIME),
 	nanoseconds_text(a, CTIME), fmt('%.0f', access))
-return finish({ a })
+return finish({ a, field(cur, UID) })

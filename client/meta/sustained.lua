@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The last close of a file without a name.
 -- ARGV: token, number, now, inode (text), session
--- -> {'gone', length}, {'nothing', length}: it had no data, or {'kept'}: it has a name again, or is not there
+-- -> {'gone', length, uid and gid (8 bytes)}, {'nothing', the same}: it had no data, or {'kept'}: it
+--    has a name again, or is not there
 local old = done()
 if old then
 	return old
@@ -29,4 +30,4 @@ end
 call('DEL', P .. 'i' .. ino, P .. 'x' .. ino)
 call('SREM', session, ino)
 log(ARGV[3], 'DELSUSTAINED', nil, ARGV[5], ino)
-return finish({ empty and 'nothing' or 'gone', length })
+return finish({ empty and 'nothing' or 'gone', length, field(a, UID) })

@@ -107,12 +107,14 @@ local function remove_stats(text)
 	end
 end
 
--- Writes a plan (not the entry itself, not the parent). Returns {what, type, inode, length, hour}:
+-- Writes a plan (not the entry itself, not the parent). Returns {what, type, inode, length, hour,
+-- uid and gid (8 bytes; '': no record)}:
 -- what is trash, kept (other links remain), open (deleted at its last close), gone, or nothing (gone,
 -- and it had no data); length: of a file.
 local function remove_write(r, now, session)
 	local a, ikey = r.a, P .. 'i' .. r.text
 	local length = (r.type == FILE and a) and field(a, LENGTH) or NONE
+	local owner = a and field(a, UID) or ''
 	if r.type == DIR then
 		remove_stats(r.text)
 	end
@@ -128,10 +130,10 @@ local function remove_write(r, now, session)
 		end
 		call('SET', ikey, a)
 		call('HSET', P .. 'd' .. hour, r.tname, r.e)
-		return { 'trash', r.type, r.ino, length, r.hour.ino }
+		return { 'trash', r.type, r.ino, length, r.hour.ino, owner }
 	end
 	if not a then
-		return { 'gone', r.type, r.ino, length, NONE }
+		return { 'gone', r.type, r.ino, length, NONE, owner }
 	end
 	local many = field(a, PARENT) == NONE
 	if r.type ~= DIR and u32(a, NLINK) > 1 then
@@ -139,7 +141,7 @@ local function remove_write(r, now, session)
 		if many then
 			call('HINCRBY', P .. 'p' .. r.text, r.parent, -1)
 		end
-		return { 'kept', r.type, r.ino, length, NONE }
+		return { 'kept', r.type, r.ino, length, NONE, owner }
 	end
 	local what = 'gone'
 	if r.open then
@@ -162,7 +164,7 @@ local function remove_write(r, now, session)
 	if many then
 		call('DEL', P .. 'p' .. r.text)
 	end
-	return { what, r.type, r.ino, length, NONE }
+	return { what, r.type, r.ino, length, NONE, owner }
 end
 
 -- the hour's directory that a plan leads into, as the change log has it

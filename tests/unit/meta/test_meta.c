@@ -584,7 +584,7 @@ static void engines_agree(unsigned trash_days, unsigned seed)
 			for (int k = 0; k < 2; k++)
 				assert_int_equal(meta_close(t.m[k], t.node[i].inode[k]), 0);
 	for (int k = 0; k < 2; k++)
-		assert_int_equal(meta_statfs(t.m[k], &s[k]), 0);
+		assert_int_equal(meta_statfs(t.m[k], 0, &s[k]), 0);
 	assert_int_equal(s[0].used_inodes, s[1].used_inodes);
 	assert_int_equal(s[0].avail_bytes, s[1].avail_bytes);
 	meta_stop(t.m[1]);

@@ -72,7 +72,7 @@ static void everything_is_eio(struct meta *m, uint64_t inode)
 	assert_int_equal(meta_readlink(m, inode, &p), -EIO);
 	assert_int_equal(meta_getxattr(m, inode, "user.a", &p, &n), -EIO);
 	assert_int_equal(meta_listxattr(m, inode, &p, &n), -EIO);
-	assert_int_equal(meta_statfs(m, &st), -EIO);
+	assert_int_equal(meta_statfs(m, 0, &st), -EIO);
 	if (!m->conf.read_only) {
 		assert_int_equal(meta_new_slice(m, &x, &volume), -EIO);
 		assert_int_equal(meta_mknod(m, &root_ctx, 1, "n", INODE_FILE, 0, 0, 0, "", &x, &a),

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Quotas of the Redis engine: what operations ask before they change something, and tell behind it.
+ * Private to client/meta.
+ *
+ * Two kinds of sums are kept, as JuiceFS keeps them. A directory's usage is that of all entries below
+ * it: a file with two links counts at both, what goes to the trash leaves it at once. It changes with
+ * the statistics of directories, and stat_add tells both. A user's or group's is that of the inodes
+ * it owns for as long as they are there, also in the trash or without a name: usedSpace and
+ * totalInodes are the same sums over everybody. Space is in bytes, in whole pages.
+ *
+ * Nothing of this costs anything while the volume has no quotas: each call looks at a flag first. All
+ * may block (on Redis, for the parents of a directory that is not known), and are called without
+ * locks. */
+#ifndef STOKE_CLIENT_META_META_REDIS_QUOTA_H
+#define STOKE_CLIENT_META_META_REDIS_QUOTA_H
+
+#include "client/meta/meta.h"
+
+struct meta_redis;
+struct quotas;
+
+int quotas_new(struct quotas **ret);
+void quotas_free(struct quotas *q);
+
+/* Before a change: 0, -EDQUOT, -ENOSPC when the volume is full too, or the error of reading what must
+ * be known for the answer. */
+
+/* something is made in dir by c: one inode and a page */
+int quota_room_make(struct meta_redis *mr, uint64_t dir, const struct meta_ctx *c);
+/* the same for a whole tree, whose owner is c or (NULL) those that it has */
+int quota_room_tree(struct meta_redis *mr, uint64_t dir, const struct meta_ctx *c, int64_t space,
+		    int64_t inodes);
+/* inode gets one more link, in dir */
+int quota_room_link(struct meta_redis *mr, uint64_t inode, uint64_t dir);
+/* a file becomes length long, if it is shorter now */
+int quota_room_grow(struct meta_redis *mr, uint64_t inode, uint64_t length);
+/* the same by bytes of another one, as far as it has them */
+int quota_room_copy(struct meta_redis *mr, uint64_t in, uint64_t off_in, uint64_t out,
+		    uint64_t off_out, uint64_t len);
+/* inode gets another owner; NULL: that one stays */
+int quota_room_chown(struct meta_redis *mr, uint64_t inode, const uint32_t *uid,
+		     const uint32_t *gid);
+/* name in from goes to directory to (other_name of to comes back when exchanged, else NULL).
+ * *ret: of directories, what is below them, for quota_moved behind it. */
+struct quota_move {
+	int64_t space, inodes;
+};
+int quota_room_move(struct meta_redis *mr, uint64_t from, const char *name, uint64_t to,
+		    const char *other_name, struct quota_move *ret);
+
+/* Behind a change. */
+void quota_moved(struct meta_redis *mr, uint64_t from, uint64_t to, const struct quota_move *m);
+/* a directory has another parent now */
+void quota_reparented(struct meta_redis *mr, uint64_t dir);
+/* entries of dir became so much more (or less); in the trash there are no quotas */
+void quota_dir(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t inodes);
+/* inodes of an owner became so much more */
+void quota_owner(struct meta_redis *mr, uint32_t uid, uint32_t gid, int64_t space, int64_t inodes);
+
+/* limits and usage as they are in Redis; any: whether there is a quota at all */
+int quota_load(struct meta_redis *mr, bool any, uint64_t deadline_us);
+/* the same with each sign of life: the parents that are remembered are forgotten, too */
+void quota_beat(struct meta_redis *mr, bool any, uint64_t deadline_us);
+/* for who has no signs of life: asks whether there is a quota at all */
+void quota_look(struct meta_redis *mr, uint64_t deadline_us);
+/* somebody changed limits: version is what the database has now under _quotas */
+void quota_version(struct meta_redis *mr, uint64_t version, uint64_t deadline_us);
+/* what operations told goes to Redis */
+void quota_flush(struct meta_redis *mr, uint64_t deadline_us);
+bool quota_waiting(struct meta_redis *mr);
+
+/* what a volume's numbers are below dir: no more than the tightest quota on the way up */
+void quota_clamp(struct meta_redis *mr, uint64_t dir, struct meta_statfs *s);
+
+/* meta_redis_tree.c: sums over what is below a directory, which is not counted itself */
+struct tree_sum {
+	int64_t length, space, inodes;
+};
+/* exact: every entry is looked at; else statistics of directories are used where they are there */
+int tree_sum(struct meta_redis *mr, uint64_t dir, bool exact, struct meta_progress *p,
+	     struct tree_sum *ret);
+
+#endif

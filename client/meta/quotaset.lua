@@ -1,0 +1,43 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Sets limits of a quota, its usage, or both.
+-- ARGV: token, number, now, kind (0 directory, 1 user, 2 group), id, limits of space and of inodes (8
+--    bytes each, or '': as it is), the same as texts (-1: as it is), space and inodes used (texts, or
+--    '': as it is), 'old' when there must be one already
+-- -> {1}: it is new; {0}
+local old = done()
+if old then
+	return old
+end
+local kinds = { [0] = 'dirQuota', 'userQuota', 'groupQuota' }
+local k, id = kinds[tonumber(ARGV[4])], ARGV[5]
+if k == 'dirQuota' then
+	local a = get(id)
+	if not a then
+		return fail(a == nil and ENOENT or EIO)
+	end
+	if kind(a) ~= DIR then
+		return fail(ENOTDIR)
+	end
+end
+local was = call('HGET', P .. k, id)
+if was and #was ~= 16 then
+	return fail(EIO)
+end
+if not was and ARGV[12] == 'old' then
+	return fail(ENOENT)
+end
+need_hashes(k, k .. 'UsedSpace', k .. 'UsedInodes')
+need_counters('_quotas')
+local now = was or string.rep('\255', 16)
+now = (ARGV[6] ~= '' and ARGV[6] or sub(now, 1, 8)) .. (ARGV[7] ~= '' and ARGV[7] or sub(now, 9))
+call('HSET', P .. k, id, now)
+if ARGV[10] ~= '' then
+	call('HSET', P .. k .. 'UsedSpace', id, ARGV[10])
+	call('HSET', P .. k .. 'UsedInodes', id, ARGV[11])
+elseif not was then
+	call('HSETNX', P .. k .. 'UsedSpace', id, '0')
+	call('HSETNX', P .. k .. 'UsedInodes', id, '0')
+end
+call('INCR', P .. '_quotas')
+log(ARGV[3], 'SETQUOTA', nil, ARGV[4], id, ARGV[8], ARGV[9])
+return finish({ was and 0 or 1 })
