@@ -243,7 +243,10 @@ int redis_tls_connect(struct redis_tls *t, int fd, const char *host, uint64_t de
 		if (r == 0)
 			r = fail(c, -ECONNRESET, "connection closed by the server");
 		if (why)
-			str_add(why, c->error);
+			str_addf(why, "%s%s", c->error,
+				 r == -ETIMEDOUT
+					 ? " in the TLS handshake: does the server speak TLS?"
+					 : "");
 		redis_tls_close(c);
 		return r;
 	}
@@ -280,6 +283,20 @@ ssize_t redis_tls_read(struct redis_tls_conn *c, void *p, size_t n, uint64_t dea
 	}
 }
 
+/* A server that closed may have said why: with TLS 1.3 it judges our certificate when we are done
+ * with the handshake. */
+static int last_word(struct redis_tls_conn *c)
+{
+	char byte;
+	int got;
+
+	ERR_clear_error();
+	got = SSL_peek(c->ssl, &byte, 1);
+	if (got > 0 || SSL_get_error(c->ssl, got) != SSL_ERROR_SSL)
+		return -ECONNRESET;
+	return protocol_error(c);
+}
+
 ssize_t redis_tls_write(struct redis_tls_conn *c, const void *p, size_t n, uint64_t deadline_us)
 {
 	for (;;) {
@@ -293,6 +310,8 @@ ssize_t redis_tls_write(struct redis_tls_conn *c, const void *p, size_t n, uint6
 		r = step(c, put, deadline_us);
 		if (r == 0)
 			return fail(c, -ECONNRESET, "connection closed by the server");
+		if (r == -ECONNRESET)
+			return last_word(c);
 		if (r != 1)
 			return r;
 	}
