@@ -9,11 +9,12 @@
 enum { KEYS_MAX = 64, FIELDS_MAX = 200 };
 
 /* the volume that every try begins with: f in one slice of a big length, two links of l in two
- * directories, two files and two directories to replace, a file without a name, one deleted */
+ * directories, two files and two directories to replace, a directory with ACLs, files without a
+ * name, one deleted */
 struct world {
 	struct meta *m;
 	struct meta_redis *mr;
-	uint64_t a, b, f, l, gone, opened, empty;
+	uint64_t a, b, f, l, gone, opened, empty, ruled, unnamed;
 	struct slice next;
 };
 
@@ -66,8 +67,11 @@ static uint64_t make(struct meta *m, uint64_t parent, const char *name, uint8_t 
 	return inode;
 }
 
-static void world_start(struct world *w, unsigned trash_days)
+static void world_start(struct world *w, unsigned trash_days, bool change_log)
 {
+	struct acl_entry e = {1000, 6};
+	struct acl rule = {
+		.owner = 7, .group = 5, .mask = 7, .other = 0, .n_users = 1, .users = &e};
 	struct meta_conf conf = test_conf();
 	struct slice s = {.size = 10, .len = 10};
 	struct chunk_list l;
@@ -75,6 +79,10 @@ static void world_start(struct world *w, unsigned trash_days)
 	char cmd[128];
 
 	fresh_volume(trash_days);
+	volume_enable("EnableACL");
+	if (change_log)
+		volume_enable("ChangeLog");
+	conf.atime = ATIME_STRICT;
 	conf.heartbeat_us = UINT64_C(600) * 1000000; /* nobody else writes */
 	w->m = open_redis_conf(&conf, NULL);
 	w->mr = redis_engine(w->m);
@@ -91,6 +99,9 @@ static void world_start(struct world *w, unsigned trash_days)
 	w->l = make(w->m, w->a, "l", INODE_FILE);
 	assert_int_equal(meta_link(w->m, &root_ctx, w->l, w->b, "l2", &a), 0);
 	assert_int_equal(meta_setxattr(w->m, w->f, "user.x", "1", 1, 0), 0);
+	w->ruled = make(w->m, 1, "ruled", INODE_DIR);
+	assert_int_equal(meta_setfacl(w->m, &root_ctx, w->ruled, ACL_DEFAULT, &rule, &a), 0);
+	assert_int_equal(meta_setfacl(w->m, &root_ctx, w->ruled, ACL_ACCESS, &rule, &a), 0);
 	w->opened = make(w->m, 1, "opened", INODE_FILE);
 	assert_int_equal(meta_open(w->m, &root_ctx, w->opened, O_RDWR, &l), 0);
 	chunk_list_fini(&l);
@@ -113,6 +124,7 @@ static void world_start(struct world *w, unsigned trash_days)
 	raw_run("SADD locked77 lockf5");
 	raw_run("HSET lockf5 77_01 W 78_01 R");
 	raw_run("HSET dirQuotaUsedSpace 77 1");
+	assert_int_equal(meta_tmpfile(w->m, &root_ctx, w->a, 0600, 0, &w->unnamed, &a), 0);
 	if (trash_days) { /* the hour is there for most */
 		make(w->m, 1, "thrown", INODE_FILE);
 		assert_int_equal(meta_unlink(w->m, &root_ctx, 1, "thrown"), 0);
@@ -238,6 +250,63 @@ static int do_setattr(struct world *w)
 	struct attr want = {.mode = 0600}, a;
 
 	return meta_setattr(w->m, &root_ctx, w->f, SET_MODE, &want, &a);
+}
+
+static int do_mknod_ruled(struct world *w)
+{
+	struct attr a;
+	uint64_t x;
+
+	return meta_mknod(w->m, &root_ctx, w->ruled, "new", INODE_FILE, 0644, 0, 0, "", &x, &a);
+}
+
+static int do_chmod_ruled(struct world *w)
+{
+	struct attr a, want = {.mode = 0711};
+
+	return meta_setattr(w->m, &root_ctx, w->ruled, SET_MODE, &want, &a);
+}
+
+static int do_setfacl(struct world *w)
+{
+	struct acl_entry e = {1001, 6};
+	struct acl rule = {
+		.owner = 7, .group = 5, .mask = 7, .other = 0, .n_groups = 1, .groups = &e};
+	struct attr a;
+
+	return meta_setfacl(w->m, &root_ctx, w->f, ACL_ACCESS, &rule, &a);
+}
+
+static int do_tmpfile(struct world *w)
+{
+	struct attr a;
+	uint64_t x;
+
+	return meta_tmpfile(w->m, &root_ctx, w->ruled, 0644, 0, &x, &a);
+}
+
+static int do_link_unnamed(struct world *w)
+{
+	struct attr a;
+
+	/* as this session's */
+	assert_int_equal(w->m->session, 1);
+	return meta_link(w->m, &root_ctx, w->unnamed, w->b, "named", &a);
+}
+
+static int do_whiteout(struct world *w)
+{
+	struct attr a;
+	uint64_t x;
+
+	return meta_rename(w->m, &root_ctx, 1, "f", w->b, "f", RENAME_F_WHITEOUT, &x, &a);
+}
+
+static int do_touch(struct world *w)
+{
+	struct attr a = {.mtime = {1, 0}, .parent = 1, .type = INODE_FILE};
+
+	return meta_touch_atime(w->m, w->f, &a);
 }
 
 static int do_truncate(struct world *w)
@@ -389,6 +458,7 @@ static int do_counter(struct world *w)
 	args_init(&args, w->mr);
 	args_text(&args, "nextinode");
 	args_u64(&args, 10);
+	args_now(&args);
 	return run_args(w, SC_COUNTER, &args);
 }
 
@@ -413,6 +483,13 @@ static const struct {
 	{"rename_dir_over", do_rename_dir_over, 6},
 	{"exchange", do_exchange, 4},
 	{"setattr", do_setattr, 2},
+	{"mknod_ruled", do_mknod_ruled, 8},
+	{"chmod_ruled", do_chmod_ruled, 6},
+	{"setfacl", do_setfacl, 5},
+	{"tmpfile", do_tmpfile, 5},
+	{"link_unnamed", do_link_unnamed, 4},
+	{"whiteout", do_whiteout, 5},
+	{"touch", do_touch, 2},
 	{"truncate", do_truncate, 5},
 	{"truncate_in_steps", do_truncate_in_steps, 7},
 	{"truncate_after_a_scan", do_truncate_after_a_scan, 7},
@@ -445,7 +522,7 @@ static size_t damages(char *ret[], size_t max)
 			"r[#r + 1] = 'type ' .. k\n"
 			"if t == 'string' and k ~= 'nextchunk' then r[#r + 1] = 'text ' .. k\n"
 			"r[#r + 1] = 'full ' .. k end\n"
-			"if t == 'hash' and k ~= 'sessionInfos' then\n"
+			"if t == 'hash' and k ~= 'sessionInfos' and k ~= '_acl' then\n"
 			"for j, f in ipairs(redis.call('HKEYS', k)) do r[#r + 1] = 'field ' .. k "
 			".. ' ' .. f\n"
 			"end end end end\n"
@@ -491,13 +568,13 @@ static void damage(const char *what)
 	free(lua(script));
 }
 
-static void try_all(unsigned trash_days, bool new_hour)
+static void try_all(unsigned trash_days, bool new_hour, bool change_log)
 {
 	char *what[FIELDS_MAX];
 	struct world w = {0};
 	size_t n;
 
-	world_start(&w, trash_days);
+	world_start(&w, trash_days, change_log);
 	if (new_hour) {
 		raw_run("DEL d9223372032828243968 nextTrash");
 		save();
@@ -541,21 +618,21 @@ static void who_fails_changed_nothing(void **state)
 {
 	(void)state;
 	NEED_SERVER();
-	try_all(0, false);
+	try_all(0, false, false);
 }
 
 static void who_fails_to_throw_away_changed_nothing(void **state)
 {
 	(void)state;
 	NEED_SERVER();
-	try_all(1, false);
+	try_all(1, false, true);
 }
 
 static void who_fails_to_make_the_hours_trash_changed_nothing(void **state)
 {
 	(void)state;
 	NEED_SERVER();
-	try_all(1, true);
+	try_all(1, true, false);
 }
 
 int main(void)
