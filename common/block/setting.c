@@ -512,7 +512,6 @@ int setting_check(const struct setting *s, bool read_only, struct str *ret_why)
 		const char *name;
 	} features[] = {
 		{codec_parse(s->compression, &codec) != 0, true, compression},
-		{s->user_group_quota, false, "user and group quotas"},
 	};
 	bool first = true;
 	int r = check_versions(s, ret_why);

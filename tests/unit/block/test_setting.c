@@ -156,14 +156,14 @@ static void what_is_not_handled_is_named(void **state)
 		{"old-client.json", "", ""},
 		{"s3-setting.json", "", ""},
 		{"acl.json", "", ""},
-		{"changelog.json", "user and group quotas", ""},
-		{"quotas.json", "user and group quotas", ""},
+		{"changelog.json", "", ""},
+		{"quotas.json", "", ""},
 		{"tiers.json", "", ""},
 		{"encrypted-aes.json", "", ""},
 		{"encrypted-chacha-lz4.json", "", ""},
 		{"s3-encrypted.json", "", ""},
 		{"s3-shards.json", "", ""},
-		{"s3-class.json", "user and group quotas", ""},
+		{"s3-class.json", "", ""},
 	};
 
 	(void)state;

@@ -393,13 +393,16 @@ static void sessions_are_told_as_json(void **state)
 	close_meta(m);
 }
 
-static void a_quota_or_a_new_setting_ends_writing_by_name(void **state)
+static void a_new_setting_ends_writing_by_name(void **state)
 {
 	struct meta_conf conf = test_conf();
-	struct str err = STR_INIT;
+	struct str err = STR_INIT, text = STR_INIT;
+	struct redis_reply *reply = NULL;
 	struct meta *m = NULL;
+	const char *old;
 	struct attr a;
 	uint64_t x;
+	size_t n;
 	int r = 0;
 
 	(void)state;
@@ -407,25 +410,45 @@ static void a_quota_or_a_new_setting_ends_writing_by_name(void **state)
 	fresh_volume(0);
 	conf.heartbeat_us = 100000;
 	m = open_redis_conf(&conf, NULL);
-	raw_run("HSET dirQuota 1 xxxxxxxxxxxxxxxx");
+	/* a compression that nobody has */
+	assert_int_equal(redis_once(raw, soon(), &reply, "GET setting"), 0);
+	old = strstr(redis_reply_str(reply, &n), "\"none\"");
+	assert_non_null(old);
+	str_addn(&text, redis_reply_str(reply, &n), (size_t)(old - redis_reply_str(reply, &n)));
+	str_addf(&text, "\"newest\"%s", old + strlen("\"none\""));
+	redis_reply_free(reply);
+	assert_int_equal(redis_once(raw, soon(), &reply, "SET setting %s", str_c(&text)), 0);
+	redis_reply_free(reply);
 	for (int i = 0; i < 500 && r != -EROFS; i++) {
 		r = meta_mknod(m, &root_ctx, 1, "d", INODE_FILE, 0, 0, 0, "", &x, &a);
 		usleep(10000);
 	}
 	assert_int_equal(r, -EROFS);
+	assert_int_equal(meta_getattr(m, 1, &a), 0);
 	close_meta(m);
 	m = NULL;
 	assert_int_equal(meta_redis_new(server.url, &conf, &m, &err), -EOPNOTSUPP);
-	assert_non_null(strstr(str_c(&err), "directory quotas"));
+	assert_non_null(strstr(str_c(&err), "compression newest"));
+	str_fini(&text);
+	str_fini(&err);
+}
+
+static void a_read_only_engine_has_no_session(void **state)
+{
+	struct meta_conf conf = test_conf();
+	struct meta *m;
+	struct attr a;
+	uint64_t x;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
 	conf.read_only = true;
-	str_reset(&err);
-	assert_int_equal(meta_redis_new(server.url, &conf, &m, &err), 0);
-	assert_int_equal(meta_start(m, &err), 0);
+	m = open_redis_conf(&conf, NULL);
 	assert_int_equal(meta_session_id(m), 0);
 	assert_int_equal(meta_mknod(m, &root_ctx, 1, "q", INODE_FILE, 0, 0, 0, "", &x, &a), -EROFS);
 	assert_int_equal(meta_getattr(m, 1, &a), 0);
 	close_meta(m);
-	str_fini(&err);
 }
 
 static void a_reader_of_a_volume_without_generation_uses_no_group(void **state)
@@ -772,7 +795,8 @@ int main(void)
 		cmocka_unit_test(another_volume_in_the_same_database_is_left_alone),
 		cmocka_unit_test(a_changed_setting_counts_from_the_next_heartbeat_on),
 		cmocka_unit_test(sessions_are_told_as_json),
-		cmocka_unit_test(a_quota_or_a_new_setting_ends_writing_by_name),
+		cmocka_unit_test(a_new_setting_ends_writing_by_name),
+		cmocka_unit_test(a_read_only_engine_has_no_session),
 		cmocka_unit_test(a_reader_of_a_volume_without_generation_uses_no_group),
 		cmocka_unit_test(a_file_open_here_lives_until_its_last_close),
 		cmocka_unit_test(entries_of_dead_sessions_leave_ops),
