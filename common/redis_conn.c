@@ -189,23 +189,41 @@ static ssize_t io_send(struct redis_conn *c, const char *p, size_t n, uint64_t d
 	}
 }
 
+struct taking {
+	struct redis_conn *c;
+	char *p;
+	size_t n;
+	ssize_t got;
+	int e;
+};
+
+/* true: there are bytes, the end, or an error */
+static bool take_what_came(void *arg)
+{
+	struct taking *t = arg;
+
+	t->got = recv(t->c->fd, t->p, t->n, MSG_DONTWAIT);
+	t->e = t->got < 0 ? errno : 0;
+	return t->e != EAGAIN && t->e != EINTR;
+}
+
+/* A server nearby answers a single question sooner than this thread could sleep and wake. Not over
+ * TLS: what came may lie within OpenSSL already. */
 static ssize_t io_recv(struct redis_conn *c, char *p, size_t n, uint64_t deadline_us)
 {
-	ssize_t got;
+	struct taking t = {.c = c, .p = p, .n = n};
 	int r;
 
 	if (c->tls)
 		return redis_tls_read(c->tls, p, n, deadline_us);
-	for (;;) {
-		r = redis_fd_wait(c->fd, POLLIN, deadline_us);
-		if (r < 0)
-			return r;
-		got = recv(c->fd, p, n, 0);
-		if (got >= 0)
-			return got;
-		if (errno != EINTR && errno != EAGAIN)
-			return -ECONNRESET;
+	if (c->pending != 1 || !spin_until(&c->r->spin, take_what_came, &t)) {
+		do {
+			r = redis_fd_wait(c->fd, POLLIN, deadline_us);
+			if (r < 0)
+				return r;
+		} while (!take_what_came(&t));
 	}
+	return t.e ? -ECONNRESET : t.got;
 }
 
 static int io_failed(struct redis_conn *c, int r)

@@ -10,12 +10,14 @@
 #include "common/redis.h"
 #include "common/redis_tls.h"
 #include "common/redis_url.h"
+#include "common/spin.h"
 
 struct redisReader;
 
 enum { REDIS_PROBE_US = 1000000 }; /* so long is one sentinel or node asked where the server is */
 
 struct redis {
+	struct spin spin; /* of those who wait for an answer */
 	struct redis_url url;
 	enum redis_mode mode;
 	struct redis_tls *tls; /* NULL: none */
