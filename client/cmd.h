@@ -17,6 +17,8 @@ struct cmd {
 extern const struct cmd cmd_format, cmd_mount, cmd_umount, cmd_warmup, cmd_status, cmd_version;
 extern const struct cmd cmd_dump, cmd_load, cmd_fsck, cmd_gc;
 
+extern const struct cmd cmd_config, cmd_destroy;
+
 /* "stoke NAME: " + text + newline on stderr; returns 1 */
 int cmd_error(const char *name, const char *fmt, ...) _printf_(2, 3);
 /* "1.2 GiB" into ret */

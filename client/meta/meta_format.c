@@ -2,6 +2,7 @@
 /* A new volume: `setting` as JuiceFS writes it (its fields, its order, one element a line), and the
  * records of the two roots. One script writes all of it, so two formats at once make one volume.
  * Blocks; any thread. */
+#include "client/meta/config.h"
 #include "client/meta/engine.h"
 #include "client/meta/reply.h"
 
@@ -153,7 +154,7 @@ static int same_volume(const struct setting *s, const struct format_request *f, 
 	return -EEXIST;
 }
 
-static size_t root_record(uint16_t mode, uint8_t ret[ATTR_MAX])
+size_t meta_root_record(uint16_t mode, uint8_t ret[ATTR_MAX])
 {
 	struct attr a = {.type = INODE_DIR, .mode = mode, .nlink = 2, .length = 4096};
 
@@ -168,7 +169,7 @@ static int format_eval(struct redis *r, uint64_t deadline_us, const struct str *
 		       unsigned trash_days, struct redis_reply **ret)
 {
 	uint8_t root[ATTR_MAX], trash[ATTR_MAX];
-	size_t root_len = root_record(0777, root), trash_len = root_record(0555, trash);
+	size_t root_len = meta_root_record(0777, root), trash_len = meta_root_record(0555, trash);
 	char setting[REDIS_PREFIX_MAX + 8];
 	const char *v[] = {setting, str_c(text), (const char *)root, (const char *)trash};
 	size_t len[] = {(size_t)snprintf(setting, sizeof(setting), "%ssetting", redis_prefix(r)),
