@@ -52,5 +52,7 @@ if touched then
 	call('SET', P .. 'i' .. parent, pa)
 end
 call('SET', P .. 'i' .. ino, a)
-log(now, 'LINK', fmt('%.0f', u32(a, NLINK)), ino, parent, name, touched)
+if LOG ~= '' then
+	log(now, 'LINK', fmt('%.0f', u32(a, NLINK)), ino, parent, name, touched)
+end
 return finish({ a, pa })

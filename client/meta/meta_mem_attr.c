@@ -38,8 +38,8 @@ static int check_flags(const struct change *ch)
 	uint16_t mode = ch->want->mode & 07777;
 	bool owner = ch->set & (SET_UID | SET_GID);
 	bool cleared = !owner && (mode == (cur->mode & 01777) || mode == (cur->mode & 03777));
-	bool given = ((ch->set & SET_ATIME) && !(ch->set & SET_ATIME_NOW)) ||
-		     ((ch->set & SET_MTIME) && !(ch->set & SET_MTIME_NOW));
+	unsigned now = SET_ATIME_NOW | SET_MTIME_NOW;
+	bool given = (ch->set & SET_TIMES) && (ch->set & now) != now;
 
 	if ((cur->flags & ATTR_IMMUTABLE) && (owner || (ch->set & (SET_MODE | SET_TIMES))))
 		return -EPERM;
@@ -274,14 +274,14 @@ int mem_setxattr(struct meta *m, uint64_t inode, const char *name, const void *v
 	mtx_lock(&mm->lock);
 	i = mem_find_locked(mm, inode);
 	old = i ? xattr_find(i, name) : NULL;
-	if (flags == 1 && old)
-		r = -EEXIST;
-	else if (flags == 2 && !old)
-		r = -ENODATA;
-	else if (!i)
+	if (!i)
 		r = -ENOENT;
 	else if (is_fixed(i))
 		r = -EPERM;
+	else if (flags == 1 && old)
+		r = -EEXIST;
+	else if (flags == 2 && !old)
+		r = -ENODATA;
 	if (!r) {
 		list_add_tail(&i->xattrs, &x->link);
 		if (old)

@@ -126,7 +126,7 @@ local function need_fields(k, ...)
 end
 
 -- One line of the change log (docs/format.md §2.17), behind the writes it tells of. result: nil when
--- the operation has none. Arguments are texts or numbers.
+-- the operation has none. Arguments are texts or numbers; who has to make them asks LOG first.
 local function log(now, op, result, ...)
 	if LOG == '' then
 		return
@@ -447,6 +447,9 @@ local function make_write(plan, n)
 end
 
 local function make_log(n, parent, name, touched)
+	if LOG == '' then
+		return
+	end
 	log(n.now, 'CREATE', dec(n.ino), parent, name, fmt('%.0f', n.uid), fmt('%.0f', n.gid), n.type,
 		n.mode, n.umask, n.target, 'linux', touched)
 end

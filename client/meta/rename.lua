@@ -185,8 +185,10 @@ if dirs or ddelta ~= 0 or touchable(da, now, ARGV[10]) then
 	da = links(touch(da, now), ddelta)
 	call('SET', P .. 'i' .. dst, da)
 end
-log(now, 'MOVE', text, src, sname, dst, dname, flags - (whiteout and 4 or 0),
-	dino and dec(dino) or 0, hour_text(plan))
+if LOG ~= '' then
+	log(now, 'MOVE', text, src, sname, dst, dname, flags - (whiteout and 4 or 0),
+		dino and dec(dino) or 0, hour_text(plan))
+end
 if made then
 	make_write(made, n)
 	call('HSET', P .. 'd' .. src, sname, char(CHARDEV) .. n.ino)

@@ -26,12 +26,13 @@ local a, m = cur, mode(cur)
 local owner = uid == 0 or uid == u32(cur, UID)
 
 -- The kernel takes suid and sgid off before a write by somebody else; that much an append-only file
--- lets happen. Both flags refuse the rest, but for times of now, which only immutable ones do.
+-- lets happen. Both flags refuse the rest, but for both times now, which only immutable ones do.
 local cleared = wants(MODE) and (want == bit.band(m, 1023) or want == bit.band(m, 2047)) and
 	not wants(SUID + SGID)
 if flag(cur, IMMUTABLE) and wants(MODE + SUID + SGID + AT + MT + AT_NOW + MT_NOW) or
 		flag(cur, APPEND) and (wants(MODE) and not cleared or wants(SUID + SGID) or
-			wants(AT) and not wants(AT_NOW) or wants(MT) and not wants(MT_NOW)) then
+			wants(AT + MT + AT_NOW + MT_NOW) and
+			not (wants(AT_NOW) and wants(MT_NOW))) then
 	return fail(EPERM)
 end
 if wants(FLAGS) then
@@ -117,8 +118,10 @@ if rule then
 end
 a = put(a, CTIME, now)
 call('SET', P .. 'i' .. ARGV[4], a)
-log(now, 'SETATTR', nil, ARGV[4], ARGV[5], 0, fmt('%.0f', u32(a, UID)), fmt('%.0f', u32(a, GID)),
-	mode(a), byte(a, 1), seconds_text(a, ATIME), seconds_text(a, MTIME),
-	nanoseconds_text(a, ATIME), nanoseconds_text(a, MTIME), seconds_text(a, CTIME),
-	nanoseconds_text(a, CTIME), fmt('%.0f', access))
+if LOG ~= '' then
+	log(now, 'SETATTR', nil, ARGV[4], ARGV[5], 0, fmt('%.0f', u32(a, UID)), fmt('%.0f', u32(a, GID)),
+		mode(a), byte(a, 1), seconds_text(a, ATIME), seconds_text(a, MTIME),
+		nanoseconds_text(a, ATIME), nanoseconds_text(a, MTIME), seconds_text(a, CTIME),
+		nanoseconds_text(a, CTIME), fmt('%.0f', access))
+end
 return finish({ a, field(cur, UID) })

@@ -4,6 +4,13 @@ local old = done()
 if old then
 	return old
 end
+local a = get(ARGV[4])
+if not a then
+	return fail(a == nil and ENOENT or EIO)
+end
+if flag(a, APPEND) or flag(a, IMMUTABLE) then
+	return fail(EPERM)
+end
 local key = P .. 'x' .. ARGV[4]
 local there = call('HEXISTS', key, ARGV[5]) == 1
 if ARGV[7] == '1' and there then
@@ -11,13 +18,6 @@ if ARGV[7] == '1' and there then
 end
 if ARGV[7] == '2' and not there then
 	return fail(ENODATA)
-end
-local a = get(ARGV[4])
-if not a then
-	return fail(a == nil and ENOENT or EIO)
-end
-if flag(a, APPEND) or flag(a, IMMUTABLE) then
-	return fail(EPERM)
 end
 call('HSET', key, ARGV[5], ARGV[6])
 log(ARGV[3], 'SETXATTR', nil, ARGV[4], ARGV[5], ARGV[6], ARGV[7])

@@ -48,6 +48,8 @@ if touched then
 	pa = touch(pa, now)
 	call('SET', P .. 'i' .. parent, pa)
 end
-log(now, 'UNLINK', plan.text, parent, name, hour_text(plan), plan.open or false, touched)
+if LOG ~= '' then
+	log(now, 'UNLINK', plan.text, parent, name, hour_text(plan), plan.open or false, touched)
+end
 r[#r + 1] = pa
 return finish(r)
