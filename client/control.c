@@ -14,12 +14,13 @@
 #include <inttypes.h>
 #include <stdarg.h>
 
+#include "client/control_tree.h"
 #include "client/warm.h"
 #include "common/clock.h"
 #include "common/parse.h"
 #include "common/thread.h"
 
-enum { LINE_MAX_LEN = 256 };
+enum { LINE_MAX_LEN = 1024 };
 
 /* requests that run in this process */
 static struct mtx running_lock = MTX_INIT;
@@ -57,6 +58,7 @@ static void control_unref(struct control *c)
 	str_fini(&c->in);
 	str_fini(&c->out);
 	free(c->inodes);
+	tree_ask_free(c->tree);
 	cond_fini(&c->changed);
 	mtx_fini(&c->lock);
 	free(c);
@@ -98,6 +100,33 @@ void control_say(struct control *c, bool must, const char *fmt, ...)
 		str_add(&c->out, line);
 	mtx_unlock(&c->lock);
 	wake(c);
+}
+
+void control_text(struct control *c, const char *line)
+{
+	mtx_lock(&c->lock);
+	while (!c->closed && c->out.len > CONTROL_ANSWER_MAX)
+		cond_wait(&c->changed, &c->lock);
+	if (!c->closed)
+		str_addf(&c->out, "text %s\n", line);
+	mtx_unlock(&c->lock);
+	wake(c);
+}
+
+bool control_closed(struct control *c)
+{
+	bool closed;
+
+	mtx_lock(&c->lock);
+	closed = c->closed;
+	mtx_unlock(&c->lock);
+	return closed;
+}
+
+void control_as(struct control *c, const struct meta_ctx *who)
+{
+	c->who = (struct meta_ctx){.uid = who->uid, .gid = who->gid, .pid = who->pid};
+	c->who.check = who->uid != 0;
 }
 
 size_t control_read(struct control *c, void *buf, size_t cap, bool *ret_end)
@@ -142,7 +171,10 @@ static void *run(void *arg)
 {
 	struct control *c = arg;
 
-	warm_run(c);
+	if (c->tree)
+		tree_run(c, c->tree);
+	else
+		warm_run(c);
 	mtx_lock(&c->lock);
 	c->state = CONTROL_DONE;
 	mtx_unlock(&c->lock);
@@ -242,8 +274,13 @@ static int take_line(struct control *c, char *line)
 {
 	if (c->state != CONTROL_ASKING)
 		return -EBUSY;
-	if (!c->begun)
-		return first_line(c, line);
+	if (!c->begun) {
+		int r = tree_ask_parse(line, &c->tree);
+
+		if (r < 0)
+			return r;
+		return c->tree ? start(c) : first_line(c, line);
+	}
 	return line[0] ? add_inode(c, line) : start(c);
 }
 

@@ -9,12 +9,14 @@
 #include "common/block/source.h"
 
 struct control;
+struct vfs;
 
 struct control_conf {
 	struct meta *meta;
 	struct req_env *env;
 	struct source *chain; /* FILL, PROBE and DROP go to its top */
 	const char *no_group; /* why fill, check and evict cannot work, or NULL */
+	struct vfs *vfs;      /* hears of names that change; may be NULL */
 	const char *info;     /* answer to "info": one line of JSON without its newline */
 };
 
@@ -28,6 +30,8 @@ enum {
 /* wake(arg): there is something to read, or the end; any thread, no locks held */
 int control_open(const struct control_conf *conf, void (*wake)(void *arg), void *arg,
 		 struct control **ret);
+/* whose rights requests are done with: before the first write; nobody: root's */
+void control_as(struct control *c, const struct meta_ctx *who);
 /* a part of the request. -EINVAL: not the protocol; -EBUSY: a request is under way or done; -EFBIG;
  * -ENOMEM */
 int control_write(struct control *c, const void *data, size_t len);

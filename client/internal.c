@@ -389,6 +389,8 @@ int internal_open(struct internal *in, const struct meta_ctx *c, uint64_t inode,
 	f->inode = inode;
 	list_init(&f->parked);
 	r = fill(f);
+	if (f->control)
+		control_as(f->control, c);
 	if (r < 0) {
 		str_fini(&f->text);
 		free(f);

@@ -13,6 +13,17 @@
  *	<- "done FILES BLOCKS BYTES MISSING ERRORS\n"
  *		BLOCKS: unique blocks looked at; MISSING: of them, not stored when it ended
  *
+ *	-> "inspect INODE RECURSIVE RAW\n"	(flags: 0 or 1)
+ *	-> "summary INODE DEPTH ENTRIES\n"
+ *		<- "text …\n"…			lines of client/meta/inspect.h
+ *	-> "rmr SKIP_TRASH PARENT NAME\n"	(names as dumps escape them: dump_text.h)
+ *	-> "clone INODE PRESERVE UMASK PARENT NAME\n"	(umask in decimal)
+ *	-> "compact INODE\n"
+ *	all of these:
+ *	<- "progress FILES BYTES\n"…	at least once a second
+ *	<- "failed ERRNO\n" or "done FILES BYTES CHUNKS\n"
+ *		closing the file ends the work
+ *
  *	-> "info\n"
  *	<- one line of JSON: {"version", "pid", "meta" (no password), "mount_point", "volume",
  *		"uuid", "group", …} */

@@ -36,7 +36,7 @@ static void on_signal(int sig)
 
 void maint_catch(struct maint *m, const char *name)
 {
-	struct sigaction sa = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+	struct sigaction sa = {.sa_handler = on_signal, .sa_flags = 0};
 
 	m->name = name;
 	cancel_flag = &m->progress.cancel;

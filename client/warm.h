@@ -10,8 +10,11 @@
 enum control_state { CONTROL_ASKING, CONTROL_RUNNING, CONTROL_DONE };
 enum warm_mode { WARM_FILL, WARM_CHECK, WARM_EVICT };
 
+struct tree_ask;
 struct control {
 	const struct control_conf *conf;
+	struct meta_ctx who;   /* opened it */
+	struct tree_ask *tree; /* the request, when it is not a warm-up */
 	void (*wake)(void *arg);
 	void *wake_arg;
 	/* the request, until it runs */
@@ -40,5 +43,8 @@ struct control {
 void warm_run(struct control *c);
 /* must: waits while the reader is far behind; else the line is left out then */
 void control_say(struct control *c, bool must, const char *fmt, ...) _printf_(3, 4);
+/* "text " and a line of any length; waits while the reader is far behind */
+void control_text(struct control *c, const char *line);
+bool control_closed(struct control *c);
 
 #endif

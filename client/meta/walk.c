@@ -68,6 +68,7 @@ static int push(struct walk *w, uint64_t inode, uint64_t parent, const char *pat
 	str_add(&l->path, name);
 	l->dir.path = str_c(&l->path);
 	l->up = w->top;
+	l->dir.depth = w->top ? w->top->dir.depth + 1 : 0;
 	w->top = l;
 	r = set_record(&l->dir, record);
 	if (r == 0)
@@ -94,7 +95,9 @@ static int pop(struct walk *w)
 
 	w->top = l->up;
 	if (l->up) {
+		l->up->dir.all_length += l->dir.all_length;
 		l->up->dir.all_space += l->dir.all_space;
+		l->up->dir.all_dirs += l->dir.all_dirs;
 		l->up->dir.all_inodes += l->dir.all_inodes;
 	}
 	level_free(l);
@@ -130,6 +133,8 @@ static int step(struct walk *w)
 	l->dir.space += space;
 	l->dir.inodes++;
 	l->dir.all_space += space;
+	l->dir.all_dirs += e->type == INODE_DIR;
+	l->dir.all_length += has && e->type == INODE_FILE ? (int64_t)attr.length : 0;
 	l->dir.all_inodes++;
 	if (w->ops->entry)
 		r = w->ops->entry(w->arg, &l->dir, name, e->inode, e->type, has ? &attr : NULL);

@@ -10,6 +10,7 @@
 struct walk_dir {
 	uint64_t inode;
 	const char *path;
+	unsigned depth; /* 0: where the walk began */
 	bool has_attr;
 	struct attr attr;
 	char *record; /* as read, of record_len bytes */
@@ -18,7 +19,8 @@ struct walk_dir {
 	/* of its own entries; complete when leave is called */
 	uint32_t subdirs;
 	int64_t length, space, inodes;
-	int64_t all_space, all_inodes; /* and of everything below */
+	/* and of everything below: files are all that is no directory */
+	int64_t all_length, all_space, all_inodes, all_dirs;
 	size_t damaged;		       /* fields that are no entries */
 };
 struct walk_ops {
