@@ -43,6 +43,8 @@ struct meta {
 	void *compact_arg;
 	void (*changed)(void *arg, bool gone);
 	void *changed_arg;
+	void (*configured)(void *arg, const struct setting *old, const struct setting *s);
+	void *configured_arg;
 };
 
 /* base: conf's texts are copied; s is taken over, also on failure. 0 or -ENOMEM */
@@ -55,10 +57,18 @@ void meta_set_generation(struct meta *m, const struct generation *gen);
 void meta_set_generation_locked(struct meta *m, const struct generation *gen,
 				const struct hash128 *volume) REQUIRES(m->lock);
 
+/* -EIO: the volume is gone; and -EROFS: it may not be written */
+int meta_check_there(struct meta *m);
+int meta_check_writable(struct meta *m);
+/* an operation that not every engine has */
+#define META_HAS(m, op) ((m)->ops->op ? 0 : -EOPNOTSUPP)
+
 /* an inode as the caller names it -> as the volume does, and back; the same for a record's parent */
 uint64_t meta_rooted(const struct meta *m, uint64_t inode);
 uint64_t meta_shown(const struct meta *m, uint64_t inode);
 void meta_show(const struct meta *m, uint64_t inode, struct attr *a);
+/* r, behind meta_show when that is 0 */
+int meta_shown_attr(const struct meta *m, int r, uint64_t inode, struct attr *a);
 /* finds or makes conf.subdir; a session is there */
 int root_resolve(struct meta *m, struct str *err);
 

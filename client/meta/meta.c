@@ -46,12 +46,12 @@ static int shown(const struct meta *m, int r, uint64_t *inode, struct attr *a)
 	return 0;
 }
 
-static int shown_attr(const struct meta *m, int r, uint64_t inode, struct attr *a)
+int meta_shown_attr(const struct meta *m, int r, uint64_t inode, struct attr *a)
 {
 	return shown(m, r, &inode, a);
 }
 
-static int check_there(struct meta *m)
+int meta_check_there(struct meta *m)
 {
 	bool gone;
 
@@ -61,7 +61,7 @@ static int check_there(struct meta *m)
 	return gone ? -EIO : 0;
 }
 
-static int check_writable(struct meta *m)
+int meta_check_writable(struct meta *m)
 {
 	int r = 0;
 
@@ -79,7 +79,7 @@ static int check_writable(struct meta *m)
 /* something gets a name in parent */
 static int check_create(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (!r)
 		r = check_name(name);
@@ -95,7 +95,7 @@ static int check_create(struct meta *m, const struct meta_ctx *c, uint64_t paren
 /* a name goes from parent; only root takes things out of the trash */
 static int check_remove(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (!r)
 		r = check_name(name);
@@ -125,14 +125,14 @@ int meta_getattr(struct meta *m, uint64_t inode, struct attr *ret)
 	int r;
 
 	inode = meta_rooted(m, inode);
-	r = check_there(m);
+	r = meta_check_there(m);
 	if (!r)
 		r = m->ops->getattr(m, inode, ret);
 	if (r == -ENOENT && (inode == INODE_ROOT || inode == INODE_TRASH)) {
 		synthetic_dir(inode, ret);
 		return 0;
 	}
-	return shown_attr(m, r, inode, ret);
+	return meta_shown_attr(m, r, inode, ret);
 }
 
 static int lookup_dots(struct meta *m, uint64_t parent, bool up, uint64_t *ret,
@@ -165,7 +165,7 @@ int meta_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 
 	parent = meta_rooted(m, parent);
 	if (!r)
-		r = check_there(m);
+		r = meta_check_there(m);
 	if (r)
 		return r;
 	r = check_access(m, c, parent, ACCESS_EXECUTE);
@@ -186,20 +186,20 @@ int meta_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 int meta_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned set,
 		 const struct attr *want, struct attr *ret)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (r)
 		return r;
 	inode = meta_rooted(m, inode);
 	if (inode >= INODE_INTERNAL)
 		return -EPERM;
-	return shown_attr(m, m->ops->setattr(m, c, inode, set, want, ret), inode, ret);
+	return meta_shown_attr(m, m->ops->setattr(m, c, inode, set, want, ret), inode, ret);
 }
 
 int meta_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
 		  bool through_handle, struct attr *ret)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (r)
 		return r;
@@ -209,8 +209,8 @@ int meta_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint
 	r = through_handle ? 0 : check_access(m, c, inode, ACCESS_WRITE);
 	if (r)
 		return r;
-	return shown_attr(m, m->ops->truncate(m, c, inode, length, through_handle, ret), inode,
-			  ret);
+	return meta_shown_attr(m, m->ops->truncate(m, c, inode, length, through_handle, ret), inode,
+			       ret);
 }
 
 /* of a change of names, as the caller knows the directory */
@@ -258,7 +258,7 @@ int meta_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t
 		return -EPERM;
 	r = m->ops->link(m, c, inode, parent, name, ret);
 	show_dir(m, c, 0, parent);
-	return shown_attr(m, r, inode, ret);
+	return meta_shown_attr(m, r, inode, ret);
 }
 
 int meta_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
@@ -339,14 +339,14 @@ int meta_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 
 int meta_readlink(struct meta *m, uint64_t inode, char **ret)
 {
-	int r = check_there(m);
+	int r = meta_check_there(m);
 
 	return r ? r : m->ops->readlink(m, inode, ret);
 }
 
 int meta_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret)
 {
-	int r = check_there(m);
+	int r = meta_check_there(m);
 
 	if (!r)
 		r = m->ops->readdir(m, meta_rooted(m, inode), with_attr, ret);
@@ -392,11 +392,11 @@ int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flag
 {
 	struct chunk_list l;
 	bool last;
-	int r = check_there(m);
+	int r = meta_check_there(m);
 
 	inode = meta_rooted(m, inode);
 	if (!r && ((flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC)))
-		r = check_writable(m);
+		r = meta_check_writable(m);
 	/* counted before the engine looks, so that an unlink meanwhile knows of it */
 	if (!r)
 		r = open_ref(m, inode);
@@ -423,7 +423,7 @@ int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flag
 
 int meta_open_known(struct meta *m, uint64_t inode, const struct attr *a)
 {
-	int r = check_there(m);
+	int r = meta_check_there(m);
 
 	inode = meta_rooted(m, inode);
 	if (!r)
@@ -449,14 +449,18 @@ int meta_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct
 
 	if (n == 0 || n > 256 || index > UINT32_MAX - n)
 		return -EINVAL;
-	r = check_there(m);
-	return r ? r : m->ops->read(m, inode, index, n, ret);
+	r = meta_check_there(m);
+	if (!r)
+		r = m->ops->read(m, inode, index, n, ret);
+	for (uint32_t i = 0; !r && i < n; i++)
+		meta_show(m, inode, &ret[i].attr);
+	return r;
 }
 
 int meta_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
 	       struct time_ns mtime, struct attr *ret)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (r)
 		return r;
@@ -465,240 +469,78 @@ int meta_write(struct meta *m, uint64_t inode, uint32_t index, const struct slic
 		return -EINVAL;
 	if (((uint64_t)index << CHUNK_BITS) + s->pos + s->len > FILE_LENGTH_MAX)
 		return -EFBIG;
-	return m->ops->write(m, inode, index, s, mtime, ret);
+	return meta_shown_attr(m, m->ops->write(m, inode, index, s, mtime, ret), inode, ret);
 }
 
 int meta_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	return r ? r : m->ops->new_slice(m, ret, ret_volume);
 }
 
 int meta_statfs(struct meta *m, uint64_t inode, struct meta_statfs *ret)
 {
-	int r = check_there(m);
+	int r = meta_check_there(m);
 
 	return r ? r : m->ops->statfs(m, meta_rooted(m, inode), ret);
 }
 
-static int check_xattr_name(const char *name)
-{
-	size_t n = strlen(name);
-
-	if (n == 0)
-		return -EINVAL;
-	return n > NAME_LEN_MAX ? -ERANGE : 0;
-}
-
-/* POSIX ACLs are no common attributes; 0: it is one */
-static enum acl_type acl_type_of(const char *name)
-{
-	if (!strcmp(name, ACL_NAME_ACCESS))
-		return ACL_ACCESS;
-	return strcmp(name, ACL_NAME_DEFAULT) ? 0 : ACL_DEFAULT;
-}
-
-static int get_acl_xattr(struct meta *m, uint64_t inode, enum acl_type type, char **ret,
-			 size_t *ret_len)
-{
-	_cleanup_(str_fini) struct str text = STR_INIT;
-	struct acl a;
-	int r = meta_getfacl(m, inode, type, &a);
-
-	if (r)
-		return r;
-	acl_to_xattr(&a, &text);
-	acl_fini(&a);
-	if (str_error(&text))
-		return -ENOMEM;
-	*ret_len = text.len;
-	*ret = str_take(&text);
-	return 0;
-}
-
-/* for who has no context: nobody's rights are looked at */
-static int set_acl_xattr(struct meta *m, uint64_t inode, enum acl_type type, const void *value,
-			 size_t len)
-{
-	static const struct meta_ctx root = {.uid = 0};
-	struct acl a;
-	struct attr attr;
-	int r = acl_from_xattr(value, len, &a);
-
-	if (r)
-		return r;
-	r = meta_setfacl(m, &root, inode, type, acl_is_empty(&a) ? NULL : &a, &attr);
-	acl_fini(&a);
-	return r;
-}
-
-int meta_getxattr(struct meta *m, uint64_t inode, const char *name, char **ret, size_t *ret_len)
-{
-	int r = check_xattr_name(name);
-
-	if (r)
-		return r;
-	if (acl_type_of(name))
-		return get_acl_xattr(m, inode, acl_type_of(name), ret, ret_len);
-	r = check_there(m);
-	return r ? r : m->ops->getxattr(m, meta_rooted(m, inode), name, ret, ret_len);
-}
-
-int meta_setxattr(struct meta *m, uint64_t inode, const char *name, const void *value, size_t len,
-		  int flags)
-{
-	int r = check_writable(m);
-
-	if (!r)
-		r = check_xattr_name(name);
-	if (r)
-		return r;
-	if (meta_rooted(m, inode) >= INODE_INTERNAL)
-		return -EPERM;
-	if (len > XATTR_VALUE_MAX)
-		return -E2BIG;
-	if (acl_type_of(name))
-		return set_acl_xattr(m, inode, acl_type_of(name), value, len);
-	if (flags < 0 || flags > 2)
-		return -EINVAL;
-	return m->ops->setxattr(m, meta_rooted(m, inode), name, value, len, flags);
-}
-
-int meta_listxattr(struct meta *m, uint64_t inode, char **ret, size_t *ret_len)
-{
-	int r = check_there(m);
-
-	return r ? r : m->ops->listxattr(m, meta_rooted(m, inode), ret, ret_len);
-}
-
-int meta_removexattr(struct meta *m, uint64_t inode, const char *name)
-{
-	int r = check_writable(m);
-
-	if (!r)
-		r = check_xattr_name(name);
-	if (r)
-		return r;
-	if (meta_rooted(m, inode) >= INODE_INTERNAL)
-		return -EPERM;
-	if (acl_type_of(name))
-		return set_acl_xattr(m, inode, acl_type_of(name), "", 0);
-	return m->ops->removexattr(m, meta_rooted(m, inode), name);
-}
-
-/* an operation that not every engine has */
-#define HAS(m, op) ((m)->ops->op ? 0 : -EOPNOTSUPP)
-
-/* a kernel takes -EOPNOTSUPP for: there are none */
-static int has_acl(const struct meta *m)
-{
-	return m->ops->getfacl && meta_setting(m)->enable_acl ? 0 : -EOPNOTSUPP;
-}
-
-int meta_getfacl(struct meta *m, uint64_t inode, enum acl_type type, struct acl *ret)
-{
-	int r = check_there(m);
-
-	if (!r)
-		r = has_acl(m);
-	return r ? r : m->ops->getfacl(m, meta_rooted(m, inode), type, ret);
-}
-
-int meta_setfacl(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum acl_type type,
-		 const struct acl *rule, struct attr *ret)
-{
-	int r = check_writable(m);
-
-	if (!r)
-		r = has_acl(m);
-	if (r)
-		return r;
-	inode = meta_rooted(m, inode);
-	if (inode >= INODE_INTERNAL)
-		return -EPERM;
-	if (rule && acl_is_empty(rule))
-		rule = NULL;
-	return shown_attr(m, m->ops->setfacl(m, c, inode, type, rule, ret), inode, ret);
-}
-
-static bool later(struct time_ns a, struct time_ns b)
-{
-	return a.sec != b.sec ? a.sec > b.sec : a.nsec > b.nsec;
-}
-
-/* by what the reader knows; the engine looks again */
-static bool atime_due(enum atime_mode mode, const struct attr *a)
-{
-	struct time_ns now, old = a->atime;
-
-	clock_real(&now.sec, &now.nsec);
-	old.sec += mode == ATIME_STRICT ? 1 : 24 * 3600;
-	return later(now, old) || later(a->mtime, a->atime) || later(a->ctime, a->atime);
-}
-
-int meta_touch_atime(struct meta *m, uint64_t inode, struct attr *a)
-{
-	if (m->conf.atime == ATIME_NONE || !atime_due(m->conf.atime, a) ||
-	    meta_rooted(m, inode) >= INODE_INTERNAL || check_writable(m) || HAS(m, touch_atime))
-		return 0;
-	inode = meta_rooted(m, inode);
-	return shown_attr(m, m->ops->touch_atime(m, inode, a), inode, a);
-}
-
 int meta_flock(struct meta *m, uint64_t inode, uint64_t owner, uint32_t type)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (!r)
-		r = HAS(m, flock);
+		r = META_HAS(m, flock);
 	return r ? r : m->ops->flock(m, meta_rooted(m, inode), owner, type);
 }
 
 int meta_setlk(struct meta *m, uint64_t inode, uint64_t owner, const struct meta_lock *l)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (!r)
-		r = HAS(m, setlk);
+		r = META_HAS(m, setlk);
 	return r ? r : m->ops->setlk(m, meta_rooted(m, inode), owner, l);
 }
 
 int meta_getlk(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock *l)
 {
-	int r = check_there(m);
+	int r = meta_check_there(m);
 
 	if (!r)
-		r = HAS(m, getlk);
+		r = META_HAS(m, getlk);
 	return r ? r : m->ops->getlk(m, meta_rooted(m, inode), owner, l);
 }
 
 int meta_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode, uint64_t off,
 		   uint64_t len, struct attr *ret)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (!r)
-		r = HAS(m, fallocate);
+		r = META_HAS(m, fallocate);
 	if (r)
 		return r;
 	if (len == 0)
 		return -EINVAL;
 	if (off > FILE_LENGTH_MAX || len > FILE_LENGTH_MAX - off)
 		return -EFBIG;
-	return m->ops->fallocate(m, c, meta_rooted(m, inode), mode, off, len, ret);
+	inode = meta_rooted(m, inode);
+	r = m->ops->fallocate(m, c, inode, mode, off, len, ret);
+	return meta_shown_attr(m, r, inode, ret);
 }
 
 int meta_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, uint64_t off_in,
 			 uint64_t out, uint64_t off_out, uint64_t len, uint64_t *ret_copied,
 			 struct attr *ret_out)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	in = meta_rooted(m, in);
 	out = meta_rooted(m, out);
 	if (!r)
-		r = HAS(m, copy_file_range);
+		r = META_HAS(m, copy_file_range);
 	if (r)
 		return r;
 	if (off_in > FILE_LENGTH_MAX || off_out > FILE_LENGTH_MAX ||
@@ -706,17 +548,18 @@ int meta_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, 
 		return -EFBIG;
 	if (in == out && off_in < off_out + len && off_out < off_in + len)
 		return -EINVAL;
-	return m->ops->copy_file_range(m, c, in, off_in, out, off_out, len, ret_copied, ret_out);
+	r = m->ops->copy_file_range(m, c, in, off_in, out, off_out, len, ret_copied, ret_out);
+	return meta_shown_attr(m, r, out, ret_out);
 }
 
 int meta_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
 		 uint32_t umask, uint64_t *ret, struct attr *ret_attr)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	parent = meta_rooted(m, parent);
 	if (!r)
-		r = HAS(m, tmpfile);
+		r = META_HAS(m, tmpfile);
 	if (!r && parent >= INODE_INTERNAL)
 		r = -EPERM;
 	if (!r)
@@ -734,7 +577,7 @@ int meta_remove_tree(struct meta *m, const struct meta_ctx *c, uint64_t parent, 
 	parent = meta_rooted(m, parent);
 	r = check_remove(m, c, parent, name);
 	if (!r)
-		r = HAS(m, remove_tree);
+		r = META_HAS(m, remove_tree);
 	if (r)
 		return r;
 	return is_dots(name) ? -EINVAL : m->ops->remove_tree(m, c, parent, name, skip_trash, p);
@@ -748,7 +591,7 @@ int meta_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t 
 	parent = meta_rooted(m, parent);
 	r = check_create(m, c, parent, name);
 	if (!r)
-		r = HAS(m, clone);
+		r = META_HAS(m, clone);
 	if (r)
 		return r;
 	return meta_rooted(m, src) >= INODE_INTERNAL
@@ -758,56 +601,56 @@ int meta_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t 
 
 int meta_compact(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (!r)
-		r = HAS(m, compact);
+		r = META_HAS(m, compact);
 	return r ? r : m->ops->compact(m, meta_rooted(m, inode), index, ret_freed);
 }
 
 int meta_quota_set(struct meta *m, const struct quota *q)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (!r)
-		r = HAS(m, quota_set);
+		r = META_HAS(m, quota_set);
 	return r ? r : m->ops->quota_set(m, q);
 }
 
 int meta_quota_get(struct meta *m, enum quota_kind kind, uint64_t id, struct quota *ret)
 {
-	int r = check_there(m);
+	int r = meta_check_there(m);
 
 	if (!r)
-		r = HAS(m, quota_get);
+		r = META_HAS(m, quota_get);
 	return r ? r : m->ops->quota_get(m, kind, id, ret);
 }
 
 int meta_quota_list(struct meta *m, enum quota_kind kind, struct quota **ret, size_t *ret_n)
 {
-	int r = check_there(m);
+	int r = meta_check_there(m);
 
 	if (!r)
-		r = HAS(m, quota_list);
+		r = META_HAS(m, quota_list);
 	return r ? r : m->ops->quota_list(m, kind, ret, ret_n);
 }
 
 int meta_quota_delete(struct meta *m, enum quota_kind kind, uint64_t id)
 {
-	int r = check_writable(m);
+	int r = meta_check_writable(m);
 
 	if (!r)
-		r = HAS(m, quota_delete);
+		r = META_HAS(m, quota_delete);
 	return r ? r : m->ops->quota_delete(m, kind, id);
 }
 
 int meta_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
 		     struct quota *ret, struct meta_progress *p)
 {
-	int r = repair ? check_writable(m) : check_there(m);
+	int r = repair ? meta_check_writable(m) : meta_check_there(m);
 
 	if (!r)
-		r = HAS(m, quota_check);
+		r = META_HAS(m, quota_check);
 	return r ? r : m->ops->quota_check(m, kind, id, repair, ret, p);
 }
 
