@@ -206,6 +206,7 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	cond_init(&mr->slot_free);
 	cond_init(&mr->pool_filled);
 	cond_init(&mr->wake);
+	list_init(&mr->dead);
 	crypt_random(&mr->nonce, sizeof(mr->nonce));
 	metrics_init(mr, c.metrics);
 	r = hashmap_init(&mr->dirs, 64);

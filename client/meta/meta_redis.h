@@ -63,10 +63,13 @@ struct meta_redis {
 	struct hashmap dirs; /* struct dir_delta by inode */
 	struct quotas *quotas; /* has a lock of its own */
 	bool stopping;
+	struct list_node dead; /* files whose data is to be deleted, by deleters jobs */
+	unsigned n_dead, deleters;
 
 	char *session_json;
-	pthread_t beat_thread, stat_thread;
-	bool beat_running, stat_running;
+	pthread_t beat_thread, stat_thread, job_thread;
+	bool beat_running, stat_running, job_running;
+	struct meta_progress jobs; /* of the background jobs: how they are stopped */
 	struct workq *deletes;
 	struct compactor *compactor; /* NULL: nothing is compacted */
 	uint64_t delete_until_us;    /* stopping: deletes give up then; relaxed atomic, 0: none */
@@ -153,6 +156,7 @@ void nextchunk_seen(struct meta_redis *mr, const struct redis_reply *text);
 int generation_check(struct meta_redis *mr, const struct mark *k, uint64_t deadline_us);
 
 /* what removal scripts answer */
+enum { REMOVED_LEN = 6 }; /* elements of one */
 struct removed {
 	const char *what;
 	uint8_t type;
@@ -174,9 +178,6 @@ void *stat_main(void *arg);
 
 /* sessions of dead clients */
 void stale_clean(struct meta_redis *mr, uint64_t deadline_us);
-/* hourly: slices without references, and data of files deleted longer than age_sec ago, by clients
- * that did not get to it */
-void files_clean(struct meta_redis *mr, uint64_t age_sec, uint64_t deadline_us);
 /* gives up all locks of session sid */
 int session_unlock(struct meta_redis *mr, uint64_t sid, uint64_t deadline_us);
 /* deletes the files without a name that session sid has open; the last close of one */
@@ -187,8 +188,36 @@ int session_leave(struct meta_redis *mr, uint64_t sid, int64_t now_sec, uint64_t
 
 /* deletes the data of a file whose record is gone, later */
 void delete_later(struct meta_redis *mr, uint64_t inode, uint64_t length);
-/* deletes slices whose last reference went and whose data did not */
+/* the same now: of a file chunk by chunk (member: its name in delfiles), of several that have few
+ * chunks at once. 0, or the first error; what failed is found again by the hourly jobs */
+struct dead_file {
+	uint64_t inode, length;
+};
+struct gone_slice {
+	uint64_t id;
+	uint32_t size;
+};
+int delete_file(struct meta_redis *mr, uint64_t inode, uint64_t length, const char *member);
+int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index, bool *ret_cut);
+int files_delete(struct meta_redis *mr, const struct dead_file *v, size_t n);
+/* objects of slices, {id, size, …} from element from on, and what was counted of them */
+int slices_gone(struct meta_redis *mr, const struct redis_reply *list, size_t from);
+/* only what was counted */
+int slices_counted(struct meta_redis *mr, const struct gone_slice *v, size_t n);
+/* deletes slices whose last reference went and whose data did not; now, or by the deleting
+ * threads */
+int slices_clean(struct meta_redis *mr);
 void slices_clean_later(struct meta_redis *mr);
+
+/* Background jobs (meta_redis_jobs.c, jobs.h). job_gate: this client is the first in this period
+ * (clean-ups agree by nothing else) */
+bool job_gate(struct meta_redis *mr, const char *stamp, int64_t now_sec, uint64_t period_us,
+	      uint64_t deadline_us);
+void *jobs_main(void *arg);
+void jobs_hourly(struct meta_redis *mr);
+/* hourly: slices without references, and data of files deleted longer than age_sec ago, by clients
+ * that did not get to it */
+void files_clean(struct meta_redis *mr, uint64_t age_sec, uint64_t deadline_us);
 
 /* Chunks of a file in [first, end) that have a list, in order; what a key of theirs holds is a list,
  * or -EIO. Over a connection of the caller's, or over one of its own */

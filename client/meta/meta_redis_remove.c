@@ -77,7 +77,7 @@ static int remove_batch(struct removal *rm, uint64_t dir, const struct tree_entr
 	int r = b ? batch_eval(rm, dir, e, n, b, &reply) : -ENOMEM;
 
 	free(b);
-	for (size_t i = 0; !r && i < reply_len(reply); i += 5) {
+	for (size_t i = 0; !r && i < reply_len(reply); i += REMOVED_LEN) {
 		r = reply_removed(reply, i, &d);
 		if (r)
 			break;
@@ -135,7 +135,8 @@ int remove_dir(struct meta_redis *mr, const struct meta_ctx *c, uint64_t parent,
 	op_end(mr, &args);
 	if (!r)
 		r = reply_removed(reply, 0, &d);
-	if (!r)
+	/* the trash itself has no statistics */
+	if (!r && parent != INODE_TRASH)
 		removed_done(mr, parent, &d);
 	return r;
 }

@@ -25,7 +25,6 @@
 #include "common/object/crypt.h"
 #include "common/thread.h"
 
-#define HOUR_US UINT64_C(3600000000)
 enum { LAPSE_BEATS = 5, SWEEP_BEATS = 256 };
 
 static void add_addresses(json_t *list)
@@ -303,7 +302,6 @@ static void *beat_main(void *arg)
 {
 	struct meta_redis *mr = arg;
 	static struct log_rate rate;
-	uint64_t hourly = clock_us() + HOUR_US;
 	unsigned beats = 0, quiet;
 	bool unknown;
 
@@ -322,10 +320,6 @@ static void *beat_main(void *arg)
 		if (r || mr->base.conf.read_only || mr->base.conf.no_bgjob)
 			continue;
 		stale_clean(mr, deadline);
-		if (clock_us() >= hourly) {
-			hourly = clock_us() + HOUR_US;
-			files_clean(mr, HOUR_US / 1000000, deadline);
-		}
 		if (++beats % SWEEP_BEATS == 0)
 			sweep(mr, deadline);
 	}
@@ -394,6 +388,10 @@ int redis_start(struct meta *m, struct str *err)
 		if (!r)
 			r = compactor_start(mr);
 	}
+	if (!r && !m->conf.read_only && !m->conf.no_bgjob) {
+		r = thread_start("meta-jobs", jobs_main, mr, &mr->job_thread);
+		mr->job_running = !r;
+	}
 	if (!r)
 		r = thread_start("meta-beat", beat_main, mr, &mr->beat_thread);
 	mr->beat_running = !r;
@@ -432,7 +430,11 @@ void redis_stop(struct meta *m)
 	mr->stopping = true;
 	cond_broadcast(&mr->wake);
 	mtx_unlock(&m->lock);
+	__atomic_store_n(&mr->jobs.cancel, 1, __ATOMIC_RELAXED);
 	compactor_stop(mr);
+	if (mr->job_running)
+		pthread_join(mr->job_thread, NULL);
+	mr->job_running = false;
 	if (mr->beat_running)
 		pthread_join(mr->beat_thread, NULL);
 	if (mr->stat_running)

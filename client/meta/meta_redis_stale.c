@@ -5,8 +5,6 @@
  *	stamp			what is done
  *	lastCleanupSessions	locks of dead sessions are given up and their unlinked open files
  *				deleted, as JuiceFS does with its own and ours
- *	lastCleanupFiles	each hour: data of files deleted longer than an hour ago
- *	nextCleanupSlices	each hour: slices whose references went below zero, not their data
  */
 #include "client/meta/meta_redis.h"
 
@@ -16,7 +14,7 @@
 #include "common/log.h"
 #include "common/parse.h"
 
-enum { STALE_MAX = 1000, HOUR = 3600 };
+enum { STALE_MAX = 1000 };
 
 int session_unlock(struct meta_redis *mr, uint64_t sid, uint64_t deadline_us)
 {
@@ -67,8 +65,8 @@ int session_leave(struct meta_redis *mr, uint64_t sid, int64_t now_sec, uint64_t
 	return own_eval(mr, SC_LEAVE, &args, deadline_us, &reply);
 }
 
-static bool gate(struct meta_redis *mr, const char *stamp, int64_t now_sec, uint64_t period_us,
-		 uint64_t deadline_us)
+bool job_gate(struct meta_redis *mr, const char *stamp, int64_t now_sec, uint64_t period_us,
+	      uint64_t deadline_us)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
@@ -86,7 +84,7 @@ void stale_clean(struct meta_redis *mr, uint64_t deadline_us)
 	struct time_ns now;
 
 	clock_real(&now.sec, &now.nsec);
-	if (!gate(mr, "lastCleanupSessions", now.sec, mr->base.conf.heartbeat_us, deadline_us))
+	if (!job_gate(mr, "lastCleanupSessions", now.sec, mr->base.conf.heartbeat_us, deadline_us))
 		return;
 	if (redis_once(mr->own_redis, deadline_us, &reply,
 		       "ZRANGEBYSCORE %sallSessions -inf %lld LIMIT 0 %d", mr->prefix,
@@ -108,45 +106,5 @@ void stale_clean(struct meta_redis *mr, uint64_t deadline_us)
 				 strerror(-r));
 		else
 			log_info("lapsed session %" PRIu64 " cleaned up", sid);
-	}
-}
-
-/* "{inode}:{length}"; anything else is an old client's, and stays */
-static bool delfile_parse(const char *p, size_t n, uint64_t *ret_inode, uint64_t *ret_length)
-{
-	char text[44], *colon;
-
-	if (!p || n >= sizeof(text))
-		return false;
-	memcpy(text, p, n + 1);
-	colon = strchr(text, ':');
-	if (!colon)
-		return false;
-	*colon = '\0';
-	return parse_u64(text, UINT64_MAX, ret_inode) == 0 &&
-	       parse_u64(colon + 1, FILE_LENGTH_MAX, ret_length) == 0;
-}
-
-void files_clean(struct meta_redis *mr, uint64_t age_sec, uint64_t deadline_us)
-{
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	uint64_t inode, length;
-	struct time_ns now;
-
-	clock_real(&now.sec, &now.nsec);
-	if (gate(mr, "nextCleanupSlices", now.sec, UINT64_C(1000000) * HOUR, deadline_us))
-		slices_clean_later(mr);
-	if (!gate(mr, "lastCleanupFiles", now.sec, UINT64_C(1000000) * HOUR, deadline_us))
-		return;
-	if (redis_once(mr->own_redis, deadline_us, &reply,
-		       "ZRANGEBYSCORE %sdelfiles -inf %lld LIMIT 0 %d", mr->prefix,
-		       (long long)(now.sec - (int64_t)age_sec), STALE_MAX))
-		return;
-	for (size_t i = 0; i < reply_len(reply); i++) {
-		size_t n;
-		const char *p = reply_text(reply_at(reply, i), &n);
-
-		if (delfile_parse(p, n, &inode, &length))
-			delete_later(mr, inode, length);
 	}
 }

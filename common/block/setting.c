@@ -248,6 +248,8 @@ static void read_fields(struct reader *rd, struct setting *s)
 	s->user_group_quota = get_bool(rd, "UserGroupQuota");
 	s->enable_acl = get_bool(rd, "EnableACL");
 	s->change_log = get_bool(rd, "ChangeLog");
+	s->log_max_age = get_number(rd, "ChangeLogMaxAge", INT64_MAX);
+	s->log_max_lines = get_number(rd, "ChangeLogMaxLines", INT64_MAX);
 	read_tiers(rd, s);
 	s->kerberos = has_text(rd, "KerbConf");
 	s->ranger = has_text(rd, "RangerRestUrl");

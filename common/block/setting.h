@@ -26,6 +26,7 @@ struct setting {
 	size_t n_tiers;
 	unsigned shards, trash_days, meta_version;
 	uint64_t capacity, inodes;	       /* 0: no limit */
+	uint64_t log_max_age, log_max_lines;   /* of the change log: seconds; 0: any */
 	uint64_t upload_limit, download_limit; /* Mbit/s, 0: none */
 	char *min_client, *max_client;	       /* NULL when absent */
 	char *text;			       /* as stored, secrets included: never logged */

@@ -1,0 +1,74 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Lists of deleted files that have few.
+-- ARGV: token, number, now, then members of delfiles ('inode:length')
+-- -> {how many members were looked at, {those of them (from 1) that are to be done chunk by chunk},
+--    {id, size, id, size, …} (texts): slices that nobody refers to any more}
+local old = done()
+if old then
+	return old
+end
+local CHUNK, CHUNKS_MOST, KEYS_MOST, RECORDS_MOST = 67108864, 100, 900, 4000
+local seen, slow, keys, records = 0, {}, 0, 0
+local gone, members, refs, fields = {}, {}, {}, {}
+for i = 4, #ARGV - 3 do
+	local ino, length = string.match(ARGV[i], '^(%d+):(%d+)$')
+	-- above 2^53 inexact, and far too many then
+	local n = ino and floor(tonumber(length) / CHUNK) or CHUNKS_MOST + 1
+	if n > CHUNKS_MOST then
+		slow[#slow + 1] = i - 3
+	elseif call('EXISTS', P .. 'i' .. ino) == 0 then
+		local lists, count, cut = {}, 0, false
+		-- with the chunk in which the length lies even if it has no byte of it
+		for c = 0, n do
+			local list = call('LRANGE', P .. 'c' .. ino .. '_' .. c, 0, -1)
+			if #list > 0 then
+				lists[#lists + 1] = { ino, c, list }
+				count = count + #list
+			end
+		end
+		if seen > 0 and (keys + n + 3 > KEYS_MOST or records + count > RECORDS_MOST) then
+			break
+		end
+		keys, records = keys + n + 3, records + count
+		for _, l in ipairs(lists) do
+			gone[#gone + 1] = l
+			for _, s in ipairs(l[3]) do
+				if #s == 24 and sub(s, 5, 12) == NONE then
+					cut = true
+				elseif #s == 24 then
+					local f = 'k' .. dec(sub(s, 5, 12)) .. '_' ..
+						fmt('%.0f', u32(s, 13))
+					if not refs[f] then
+						refs[f] = 0
+						fields[#fields + 1] = f
+						need_fields('sliceRef', f)
+					end
+					refs[f] = refs[f] - 1
+				end
+			end
+		end
+		if cut then	-- it was once longer: there may be lists behind its end
+			slow[#slow + 1] = i - 3
+		else
+			members[#members + 1] = ARGV[i]
+		end
+	end
+	seen = seen + 1
+end
+local free = {}
+call('ZCARD', P .. 'delfiles')
+for _, l in ipairs(gone) do
+	call('DEL', P .. 'c' .. l[1] .. '_' .. l[2])
+end
+for _, f in ipairs(fields) do
+	if call('HINCRBY', P .. 'sliceRef', f, refs[f]) < 0 then
+		free[#free + 1], free[#free + 2] = string.match(f, '^k(%d+)_(%d+)$')
+	end
+end
+for i = 1, #members, 200 do
+	call('ZREM', P .. 'delfiles', unpack(members, i, math.min(#members, i + 199)))
+end
+for _, l in ipairs(gone) do
+	log(ARGV[3], 'DELCHUNK', nil, l[1], l[2])
+end
+return finish({ seen, slow, free })
