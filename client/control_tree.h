@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of .control on the volume's tree (client/internal.h): info, summary, rmr, clone, compact.
- * Between control.c (text) and the metadata engine. */
+/* Requests of .control on the volume's tree (client/internal.h): info, summary, rmr, clone,
+ * compact. Between control.c (text) and the metadata engine. */
 #ifndef STOKE_CLIENT_CONTROL_TREE_H
 #define STOKE_CLIENT_CONTROL_TREE_H
 

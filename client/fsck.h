@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fsck looks for. Each finding is one line on standard output, with inode and path. One thread;
- * blocks. */
+/* What fsck looks for. Each finding is one line on standard output, with inode and path. One
+ * thread; blocks. */
 #ifndef STOKE_CLIENT_FSCK_H
 #define STOKE_CLIENT_FSCK_H
 

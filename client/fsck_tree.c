@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directories: entries have records of their kind, records of directories the right number of links,
- * directories statistics. Sums are compared only when that was asked for: they lag behind a volume in
- * use by a second. */
+/* Directories: entries have records of their kind, records of directories the right number of
+ * links, directories statistics. Sums are compared only when that was asked for: they lag behind a
+ * volume in use by a second. */
 #include "client/fsck.h"
 
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Objects that no slice has. The metadata was read before the store is listed, so an object of a
- * slice that is written meanwhile is younger than the hour that is left alone; and before anything is
- * deleted the metadata is read once more for the slices in question, since a slice that is cloned
- * and whose first file goes can slip through one reading. */
+ * slice that is written meanwhile is younger than the hour that is left alone; and before anything
+ * is deleted the metadata is read once more for the slices in question, since a slice that is
+ * cloned and whose first file goes can slip through one reading. */
 #include "client/gc.h"
 
 #include <inttypes.h>

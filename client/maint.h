@@ -37,7 +37,8 @@ void maint_end(struct maint *m);
 void maint_warn(void *m, const char *line);
 void maint_say(struct maint *m, const char *fmt, ...) _printf_(2, 3);
 
-/* true: the user says yes at the terminal, or yes is set. Without a terminal it says how to go on. */
+/* true: the user says yes at the terminal, or yes is set. Without a terminal it says how to go
+ * on. */
 bool maint_sure(const char *name, bool yes, const char *question);
 
 /* the exit status of a command that ended with r; says why when err or r tells */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A volume's objects, for fsck, gc and the like: lists them, looks at one, deletes. Blocks; never on
- * a loop or FUSE thread. */
+/* A volume's objects, for fsck, gc and the like: lists them, looks at one, deletes. Blocks; never
+ * on a loop or FUSE thread. */
 #ifndef STOKE_CLIENT_OBJECTS_H
 #define STOKE_CLIENT_OBJECTS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A dump's first part: the setting, counters, files of sessions, files that wait for their deletion,
- * quotas. Any thread that may block. */
+/* A dump's first part: the setting, counters, files of sessions, files that wait for their
+ * deletion, quotas. Any thread that may block. */
 #include "client/meta/dump.h"
 
 #include <inttypes.h>

@@ -5,7 +5,8 @@
 
 static const char HEX[] = "0123456789ABCDEF";
 
-/* bytes of the UTF-8 character at p, 0 when there is none (overlong forms and surrogates are none) */
+/* bytes of the UTF-8 character at p, 0 when there is none (overlong forms and surrogates are
+ * none) */
 static size_t utf8(const unsigned char *p, size_t n)
 {
 	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -25,8 +26,8 @@ static size_t utf8(const unsigned char *p, size_t n)
 	return c < least[len] || c > 0x10ffff || (c >= 0xd800 && c < 0xe000) ? 0 : len;
 }
 
-/* JuiceFS takes a character U+FFFD for a byte that is none, and loses two thirds of it; escaping all
- * of it keeps it, for its load as for ours */
+/* JuiceFS takes a character U+FFFD for a byte that is none, and loses two thirds of it; escaping
+ * all of it keeps it, for its load as for ours */
 static bool plain(const unsigned char *p, size_t len)
 {
 	if (len == 0 || (len == 3 && memcmp(p, "\xef\xbf\xbd", 3) == 0))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Load: a dump (ours or JuiceFS's, JSON) into an empty database. The file is read once, nothing of
  * the tree is kept but the number, parent and link count of each inode and the reference count of
- * each slice (32 bytes each). Counters, link counts, directory statistics and usages are counted anew;
- * numbers that were given before are never given again. The volume has no generation of its own
- * until somebody makes one: caches of the volume that was dumped do not serve it.
+ * each slice (32 bytes each). Counters, link counts, directory statistics and usages are counted
+ * anew; numbers that were given before are never given again. The volume has no generation of its
+ * own until somebody makes one: caches of the volume that was dumped do not serve it.
  *
  * `setting` comes last: what is half loaded cannot be mounted. Blocks; any thread. */
 #ifndef STOKE_CLIENT_META_LOAD_H

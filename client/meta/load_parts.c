@@ -117,8 +117,8 @@ int load_setting(struct load *l)
 	return r;
 }
 
-/* Those of the dump are kept where they are higher than what the tree shows: numbers that were given
- * to what is gone, but lies in the object store still, must not be given again. */
+/* Those of the dump are kept where they are higher than what the tree shows: numbers that were
+ * given to what is gone, but lies in the object store still, must not be given again. */
 int load_counters(struct load *l)
 {
 	int64_t inode = 0, chunk = 0, session = 0, trash = 0;

@@ -2,8 +2,8 @@
 /* The tree of a dump, in the order of the file. A frame is an entry that has begun; frames lie on
  * the heap, so that depth costs no stack. One thread; blocks.
  *
- *	members    reading "attr" (first), "xattrs", …; "entries" → entries; '}' → the entry is written
- *	entries    reading names; each begins a frame on top; '}' → members */
+ *	members   reading "attr" (first), "xattrs", …; "entries" → entries; '}' → it is written
+ *	entries   reading names; each begins a frame on top; '}' → members */
 #include "client/meta/load.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which slices a volume's metadata knows, and why: for fsck and gc. Reads everything once, in the
- * order in which slices move (lists, then the delayed ones, then references), so that one that moves
- * meanwhile is seen. Blocks; any thread. */
+ * order in which slices move (lists, then the delayed ones, then references), so that one that
+ * moves meanwhile is seen. Blocks; any thread. */
 #ifndef STOKE_CLIENT_META_SLICES_H
 #define STOKE_CLIENT_META_SLICES_H
 
