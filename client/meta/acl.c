@@ -139,8 +139,8 @@ static uint32_t le(const uint8_t *p, unsigned bytes)
 	return v;
 }
 
-/* Tags come in ascending order, as the kernel demands of everybody: owner, named users, group, named
- * groups, mask, other. */
+/* Tags come in ascending order, as the kernel demands of everybody: owner, named users, group,
+ * named groups, mask, other. */
 static int from_entry(struct acl *a, unsigned tag, unsigned perm, uint32_t id)
 {
 	uint16_t *one = NULL;

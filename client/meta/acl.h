@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* POSIX access control lists: a rule as the volume stores it (docs/format.md §2.13), as the kernel's
- * xattr has it, and what it grants. Pure; decoders take what anybody may have written. */
+/* POSIX access control lists: a rule as the volume stores it (docs/format.md §2.13), as the
+ * kernel's xattr has it, and what it grants. Pure; decoders take what anybody may have written. */
 #ifndef STOKE_CLIENT_META_ACL_H
 #define STOKE_CLIENT_META_ACL_H
 

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Numbers from a counter. A batch that is taken twice, because the answer was lost, leaves a gap
 -- and no harm.
--- ARGV: counter, how many (text), now -> the last of them (text: Lua's numbers lose what is above 2^53)
+-- ARGV: counter, how many (text), now -> the last of them (text: Lua's numbers lose what is above
+--    2^53)
 local bad = stale()
 if bad then
 	return bad

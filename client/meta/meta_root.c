@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a mount calls its root: inode 1 of the caller. With --subdir it is a directory inside the
- * volume; its entries have the volume's numbers, only it and its parent are called 1. Any thread. */
+ * volume; its entries have the volume's numbers, only it and its parent are called 1. Any
+ * thread. */
 #include "client/meta/engine.h"
 
 uint64_t meta_rooted(const struct meta *m, uint64_t inode)

@@ -125,8 +125,8 @@ local function need_fields(k, ...)
 	end
 end
 
--- One line of the change log (docs/format.md §2.17), behind the writes it tells of. result: nil when
--- the operation has none. Arguments are texts or numbers; who has to make them asks LOG first.
+-- One line of the change log (docs/format.md §2.17), behind the writes it tells of. result: nil
+-- when the operation has none. Arguments are texts or numbers; who has to make them asks LOG first.
 local function log(now, op, result, ...)
 	if LOG == '' then
 		return
@@ -387,8 +387,8 @@ local function has_gid(gids, gid)
 	return false
 end
 
--- An inode that is to be made in the directory with record pa. n: parent, ino (8 bytes), type, mode,
--- umask, uid, gid, rdev, target (''), links, now, gids ('': the kernel checked the caller's
+-- An inode that is to be made in the directory with record pa. n: parent, ino (8 bytes), type,
+-- mode, umask, uid, gid, rdev, target (''), links, now, gids ('': the kernel checked the caller's
 -- permissions). Returns {record without rule, planned rule}, or nil and an errno.
 local function make_plan(pa, n)
 	local m, rule, access, default = n.mode % 4096, nil, 0, 0
@@ -450,6 +450,6 @@ local function make_log(n, parent, name, touched)
 	if LOG == '' then
 		return
 	end
-	log(n.now, 'CREATE', dec(n.ino), parent, name, fmt('%.0f', n.uid), fmt('%.0f', n.gid), n.type,
-		n.mode, n.umask, n.target, 'linux', touched)
+	log(n.now, 'CREATE', dec(n.ino), parent, name, fmt('%.0f', n.uid), fmt('%.0f', n.gid),
+		n.type, n.mode, n.umask, n.target, 'linux', touched)
 end

@@ -19,7 +19,8 @@ local cur = get(ARGV[4])
 if not cur then
 	return fail(cur == nil and ENOENT or EIO)
 end
-if trashed(cur) and ARGV[15] ~= '1' then	-- the open file of a name that went stays what it is
+-- an open file stays what it is when its name goes
+if trashed(cur) and ARGV[15] ~= '1' then
 	return fail(EPERM)
 end
 local a, m = cur, mode(cur)
@@ -119,8 +120,8 @@ end
 a = put(a, CTIME, now)
 call('SET', P .. 'i' .. ARGV[4], a)
 if LOG ~= '' then
-	log(now, 'SETATTR', nil, ARGV[4], ARGV[5], 0, fmt('%.0f', u32(a, UID)), fmt('%.0f', u32(a, GID)),
-		mode(a), byte(a, 1), seconds_text(a, ATIME), seconds_text(a, MTIME),
+	log(now, 'SETATTR', nil, ARGV[4], ARGV[5], 0, fmt('%.0f', u32(a, UID)),
+		fmt('%.0f', u32(a, GID)), mode(a), byte(a, 1), seconds_text(a, ATIME), seconds_text(a, MTIME),
 		nanoseconds_text(a, ATIME), nanoseconds_text(a, MTIME), seconds_text(a, CTIME),
 		nanoseconds_text(a, CTIME), fmt('%.0f', access))
 end

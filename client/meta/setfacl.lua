@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- ARGV: token, number, now, inode (text), 1 access, 2 default, rule (RULE_NONE: none any more), uid,
---    gids of the caller
+-- ARGV: token, number, now, inode (text), 1 access, 2 default, rule (RULE_NONE: none any more),
+--    uid, gids of the caller
 -- -> {record}
 local old = done()
 if old then
@@ -11,7 +11,8 @@ local cur = get(ARGV[4])
 if not cur then
 	return fail(cur == nil and ENOENT or EIO)
 end
-if uid ~= 0 and uid ~= u32(cur, UID) or trashed(cur) or flag(cur, APPEND) or flag(cur, IMMUTABLE) then
+if uid ~= 0 and uid ~= u32(cur, UID) or trashed(cur) or flag(cur, APPEND) or
+		flag(cur, IMMUTABLE) then
 	return fail(EPERM)
 end
 local m = mode(cur)

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The last close of a file without a name.
 -- ARGV: token, number, now, inode (text), session
--- -> {'gone', length, uid and gid (8 bytes)}, {'nothing', the same}: it had no data, or {'kept'}: it
---    has a name again, or is not there
+-- -> {'gone', length, uid and gid (8 bytes)}, {'nothing', the same}: it had no data, or {'kept'}:
+--    it has a name again, or is not there
 local old = done()
 if old then
 	return old

@@ -109,8 +109,8 @@ end
 
 -- Writes a plan (not the entry itself, not the parent). Returns {what, type, inode, length, hour,
 -- uid and gid (8 bytes; '': no record)}:
--- what is trash, kept (other links remain), open (deleted at its last close), gone, or nothing (gone,
--- and it had no data); length: of a file.
+-- what is trash, kept (other links remain), open (deleted at its last close), gone, or nothing
+-- (gone, and it had no data); length: of a file.
 local function remove_write(r, now, session)
 	local a, ikey = r.a, P .. 'i' .. r.text
 	local length = (r.type == FILE and a) and field(a, LENGTH) or NONE

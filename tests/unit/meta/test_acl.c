@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ACL rules against the format's vectors, what the kernel may not hand over, and what rules grant. */
+/* ACL rules against the format's vectors, what the kernel may not hand over, what rules grant. */
 #include "tests/unit/meta/vectors.h"
 
 #include "client/meta/acl.h"
@@ -101,7 +101,7 @@ static void what_the_kernel_may_not_say_is_refused(void **state)
 		{"02000000" E("01", "06", ANY) E("01", "06", ANY) E("04", "04", ANY)
 			 E("20", "04", ANY),
 		 -EINVAL},
-		/* named ones need a mask, and an id; permissions are rwx; tags are known and in order */
+		/* named ones need a mask and an id; tags are known and in order */
 		{"02000000" E("01", "06", ANY) E("02", "07", "e8030000") E("04", "04", ANY)
 			 E("20", "04", ANY),
 		 -EINVAL},

@@ -392,8 +392,8 @@ static void only_root_changes_what_chattr_protects(void **state)
 	assert_int_equal(meta_link(m, &root_ctx, f, INODE_ROOT, "g", &a), -EPERM);
 	want.flags = ATTR_APPEND;
 	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_FLAGS, &want, &a), 0);
-	assert_int_equal(
-		meta_setattr(m, &root_ctx, f, SET_ATIME_NOW | SET_MTIME_NOW, &want, &a), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_ATIME_NOW | SET_MTIME_NOW, &want, &a),
+			 0);
 	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MTIME_NOW, &want, &a), -EPERM);
 	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MTIME, &want, &a), -EPERM);
 	assert_int_equal(meta_setxattr(m, f, "user.a", "1", 1, 2), -EPERM);
