@@ -29,13 +29,22 @@ for i = 4, #ARGV - 3 do
 		if seen > 0 and (keys + n + 3 > KEYS_MOST or records + count > RECORDS_MOST) then
 			break
 		end
-		keys, records = keys + n + 3, records + count
+		for _, l in ipairs(lists) do
+			for _, s in ipairs(l[3]) do
+				cut = cut or (#s == 24 and sub(s, 5, 12) == NONE)
+			end
+		end
+		if cut then	-- it was once longer: there may be lists behind its end
+			slow[#slow + 1] = i - 3
+			lists = {}
+		else
+			members[#members + 1] = ARGV[i]
+			keys, records = keys + n + 3, records + count
+		end
 		for _, l in ipairs(lists) do
 			gone[#gone + 1] = l
 			for _, s in ipairs(l[3]) do
-				if #s == 24 and sub(s, 5, 12) == NONE then
-					cut = true
-				elseif #s == 24 then
+				if #s == 24 then
 					local f = 'k' .. dec(sub(s, 5, 12)) .. '_' ..
 						fmt('%.0f', u32(s, 13))
 					if not refs[f] then
@@ -46,11 +55,6 @@ for i = 4, #ARGV - 3 do
 					refs[f] = refs[f] - 1
 				end
 			end
-		end
-		if cut then	-- it was once longer: there may be lists behind its end
-			slow[#slow + 1] = i - 3
-		else
-			members[#members + 1] = ARGV[i]
 		end
 	end
 	seen = seen + 1
