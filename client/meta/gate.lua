@@ -11,4 +11,5 @@ if (tonumber(call('GET', key) or '0') or 0) > tonumber(ARGV[2]) - tonumber(ARGV[
 	return 0
 end
 call('SET', key, ARGV[2])
+log(p64(tonumber(ARGV[2])) .. '\0\0\0\0', 'SET', nil, ARGV[1], ARGV[2])
 return 1
