@@ -100,13 +100,16 @@ static int conn_open(struct redis *r, uint64_t deadline_us, struct redis_conn **
 		redis_conn_close(c);
 		return e;
 	}
+	mtx_lock(&r->lock);
+	c->birth = ++r->births;
+	mtx_unlock(&r->lock);
 	*ret_conn = c;
 	return 0;
 }
 
 /* doubled from the first to the last, each half by chance, so that clients of a server that came
  * back do not arrive together */
-static void backoff(const struct redis *r, unsigned attempt, uint64_t deadline_us)
+void redis_backoff(const struct redis *r, unsigned attempt, uint64_t deadline_us)
 {
 	static _Thread_local unsigned seed;
 	uint64_t us = r->min_backoff_us;
@@ -191,7 +194,7 @@ int redis_acquire(struct redis *r, uint64_t deadline_us, struct redis_conn **ret
 			return e;
 		if (!clock_left(deadline_us))
 			return e == -ENOENT ? -ECONNREFUSED : e;
-		backoff(r, attempt++, deadline_us);
+		redis_backoff(r, attempt++, deadline_us);
 	}
 	c->error[0] = 0;
 	c->by_script = false;
@@ -409,9 +412,10 @@ static int redis_try(struct redis *r, uint64_t deadline_us, const char *cmd, siz
 	return e;
 }
 
-/* the same to a node that the slot is on its way to */
-static int redis_ask(struct redis *r, const struct redis_addr *to, uint64_t deadline_us,
-		     const char *cmd, size_t len, struct redis_reply **ret)
+/* The same to the node that was named: the slot is on its way to it (asking), or it has a key
+ * without the prefix */
+static int redis_ask(struct redis *r, const struct redis_addr *to, bool asking,
+		     uint64_t deadline_us, const char *cmd, size_t len, struct redis_reply **ret)
 {
 	struct redis_reply *ok = NULL;
 	struct redis_conn *c;
@@ -419,12 +423,12 @@ static int redis_ask(struct redis *r, const struct redis_addr *to, uint64_t dead
 
 	if (e < 0)
 		return e;
-	e = redis_append(c, "ASKING");
+	if (asking) {
+		e = redis_cmd(c, deadline_us, &ok, "ASKING");
+		redis_reply_free(ok);
+	}
 	if (e == 0)
 		e = redis_conn_append_raw(c, cmd, len);
-	if (e == 0)
-		e = redis_next(c, deadline_us, &ok);
-	redis_reply_free(ok);
 	if (e == 0)
 		e = redis_next(c, deadline_us, ret);
 	redis_conn_close(c);
@@ -440,11 +444,11 @@ static int redis_insist(struct redis *r, uint64_t deadline_us, bool script, cons
 		struct redis_addr to;
 		int e = redis_try(r, deadline_us, cmd, len, ret, &by_script, &asked, &to);
 
-		if (e == -EAGAIN && asked && !script)
-			e = redis_ask(r, &to, deadline_us, cmd, len, ret);
+		if (asked && !script)
+			e = redis_ask(r, &to, e == -EAGAIN, deadline_us, cmd, len, ret);
 		if (e == 0 || !worth_retrying(e, by_script) || !clock_left(deadline_us))
 			return e;
-		backoff(r, attempt, deadline_us);
+		redis_backoff(r, attempt, deadline_us);
 	}
 }
 
@@ -502,76 +506,4 @@ int redis_eval(struct redis *r, uint64_t deadline_us, const struct redis_script 
 	if (str_error(&cmd))
 		return -ENOMEM;
 	return redis_insist(r, deadline_us, true, cmd.s, cmd.len, ret);
-}
-
-/* --- all keys --- */
-
-struct scan {
-	const char *prefix;
-	int (*fn)(void *arg, const char *key, size_t len);
-	void *arg;
-};
-
-static int scan_page(const struct scan *s, const struct redis_reply *keys)
-{
-	size_t skip = strlen(s->prefix);
-	int r = 0;
-
-	for (size_t i = 0; i < redis_reply_len(keys) && !r; i++) {
-		size_t n;
-		const char *key = redis_reply_str(redis_reply_at(keys, i), &n);
-
-		if (key && n >= skip)
-			r = s->fn(s->arg, key + skip, n - skip);
-	}
-	return r;
-}
-
-/* over one connection, since a cursor means nothing to another server; *ret_end: fn or the keys
- * made an end */
-static int scan_once(struct redis *r, uint64_t deadline_us, const char *match, const struct scan *s,
-		     bool *ret_end)
-{
-	char cursor[24] = "0";
-	struct redis_conn *c;
-	int e = redis_acquire(r, deadline_us, &c);
-
-	if (e < 0)
-		return e;
-	do {
-		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-		const struct redis_reply *next;
-		const char *text;
-
-		e = redis_cmd(c, deadline_us, &reply, "SCAN %s MATCH %s%s COUNT 1000", cursor,
-			      s->prefix, match);
-		if (e < 0)
-			break;
-		next = redis_reply_at(reply, 0);
-		text = next ? redis_reply_str(next, NULL) : NULL;
-		if (!text || redis_reply_len(reply) != 2) {
-			e = -EPROTO;
-			break;
-		}
-		snprintf(cursor, sizeof(cursor), "%s", text);
-		e = scan_page(s, redis_reply_at(reply, 1));
-		*ret_end = e || !strcmp(cursor, "0");
-	} while (!*ret_end);
-	redis_release(c);
-	return e;
-}
-
-int redis_scan(struct redis *r, uint64_t deadline_us, const char *match,
-	       int (*fn)(void *arg, const char *key, size_t len), void *arg)
-{
-	const struct scan s = {.prefix = r->prefix, .fn = fn, .arg = arg};
-
-	for (unsigned attempt = 0;; attempt++) {
-		bool end = false;
-		int e = scan_once(r, deadline_us, match, &s, &end);
-
-		if (end || !worth_retrying(e, false) || !clock_left(deadline_us))
-			return e;
-		backoff(r, attempt, deadline_us);
-	}
 }

@@ -72,8 +72,10 @@ void redis_release(struct redis_conn *c);
 
 /* One command. fmt as hiredis: %s text, %b pointer and size_t, %d %lld %llu numbers. 0: *ret is the
  * reply, freed by redis_reply_free. An error reply of the server is mapped: -ENOSPC (OOM), -EACCES
- * (NOAUTH, NOPERM, WRONGPASS), -EROFS (READONLY), -EAGAIN (LOADING, BUSY, TRYAGAIN, CLUSTERDOWN,
- * MASTERDOWN, EXECABORT), -ENOEXEC (NOSCRIPT), else -EIO; redis_error(c) is its text. -ETIMEDOUT /
+ * (NOAUTH, NOPERM, WRONGPASS), -EAGAIN (LOADING, BUSY, NOREPLICAS, TRYAGAIN, CLUSTERDOWN,
+ * MASTERDOWN, EXECABORT, MOVED, ASK, READONLY), -EROFS (READONLY where the URL names a replica, or
+ * reads come from one), -EXDEV (a key without the prefix, in a cluster: redis_once asks the node
+ * that has it), -ENOEXEC (NOSCRIPT), else -EIO; redis_error(c) is its text. -ETIMEDOUT /
  * -ECONNRESET: the connection is broken and the outcome unknown. */
 int redis_cmd(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **ret, const char *fmt,
 	      ...);
@@ -90,10 +92,19 @@ const char *redis_error(const struct redis_conn *c);
 int redis_once(struct redis *r, uint64_t deadline_us, struct redis_reply **ret, const char *fmt,
 	       ...);
 
+/* All pages of a cursor: HSCAN, SSCAN or ZSCAN of key (whole, with its prefix), or SCAN (key NULL)
+ * of the keys that match (a glob, with the prefix; NULL: of all). page_us: the time for one page.
+ * fn gets each page's array: 0 to go on, else the end and the result; and NULL before the first
+ * page, which may happen again: a cursor means nothing to another server, nor to one that was
+ * started anew, so then all begins from the start and what was given before is void. No connection
+ * is held while fn runs. */
+typedef int redis_page_fn(void *arg, const struct redis_reply *page);
+int redis_pages(struct redis *r, uint64_t page_us, const char *verb, const char *key,
+		const char *match, unsigned count, redis_page_fn *fn, void *arg);
 /* Every key that matches prefix + match (a glob), without its prefix; a key may come more than
  * once, and all of them again when the server changes. fn: 0 to go on, else the end and the result.
  * In a cluster only the node with the slot is asked. */
-int redis_scan(struct redis *r, uint64_t deadline_us, const char *match,
+int redis_scan(struct redis *r, uint64_t page_us, const char *match,
 	       int (*fn)(void *arg, const char *key, size_t len), void *arg);
 
 struct redis_script {

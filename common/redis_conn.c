@@ -72,13 +72,12 @@ static int moved_error(struct redis_conn *c, const char *s)
 
 	if (c->r->mode != REDIS_CLUSTER || !redirect_read(c, s, &slot, &to))
 		return -EIO;
+	c->asked = ask || slot != c->r->slot;
+	c->ask = to;
 	if (slot != c->r->slot) /* a key without the prefix: some other node's */
 		return -EXDEV;
-	if (ask) {
-		c->asked = true;
-		c->ask = to;
+	if (ask)
 		return -EAGAIN;
-	}
 	c->stale = true;
 	redis_route_moved(c->r, c->epoch, &to);
 	return -EAGAIN;

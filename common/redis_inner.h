@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What redis*.c share. redis.c: the pool and commands that are retried; redis_conn.c: one
  * connection; redis_route.c: which server is asked, with redis_sentinel.c and redis_cluster.c;
- * redis_check.c: what the server is and how it is set. */
+ * redis_check.c: what the server is and how it is set; redis_scan.c: what comes in pages. */
 #ifndef STOKE_COMMON_REDIS_INNER_H
 #define STOKE_COMMON_REDIS_INNER_H
 
@@ -33,6 +33,7 @@ struct redis {
 	struct cond freed; /* an idle connection, or room for one */
 	struct list_node idle GUARDED_BY(lock);
 	unsigned n_conns GUARDED_BY(lock);
+	uint64_t births GUARDED_BY(lock); /* connections that were ever opened */
 
 	/* which server is asked; see redis_route.c */
 	struct cond found;
@@ -57,14 +58,20 @@ struct redis_conn {
 	struct list_node link;
 	struct redis_addr addr;
 	uint64_t epoch;	  /* r->epoch when it was opened; 0: not one of the pool */
+	uint64_t birth;	  /* r->births when it was opened */
 	unsigned pending; /* replies not taken */
 	bool broken;
 	bool stale;	/* its server is not the right one any more: not to be used again */
 	bool by_script; /* the last error is a script's own number: "ERRNO n" */
-	bool asked;	/* the last error says that ask has the key for now */
+	bool asked;	/* the last error names ask as the one to ask for this key */
 	struct redis_addr ask;
 	char error[256];
 };
+
+/* --- redis.c --- */
+
+/* sleeps before another attempt, longer with each, at most to the deadline */
+void redis_backoff(const struct redis *r, unsigned attempt, uint64_t deadline_us);
 
 /* --- redis_conn.c --- */
 

@@ -24,8 +24,8 @@ struct fake {
 	uint16_t port;
 	answer_fn *answer;
 	pthread_t thread;
-	int stopping;		   /* atomic, as what follows */
-	int replica, broken, slow; /* what the tests turn */
+	int stopping;			/* atomic, as what follows */
+	int replica, broken, slow, cut; /* what the tests turn */
 	int asked, served;
 	struct fake *other;
 	int asking; /* ASKING was said, and the command it is for has not come yet */
@@ -239,6 +239,16 @@ static bool server(struct fake *f, int n, char **word, struct str *out)
 			pause_ms(5);
 		return say(out, "+too late\r\n");
 	}
+	if (is(word[0], "HSCAN")) { /* two pages of one name each */
+		bool first = is(word[2], "0");
+
+		if (!first && get(&f->cut)) {
+			set(&f->cut, 0);
+			return false;
+		}
+		return say(out, first ? "*2\r\n$1\r\n7\r\n*1\r\n$1\r\na\r\n"
+				      : "*2\r\n$1\r\n0\r\n*1\r\n$1\r\nb\r\n");
+	}
 	__atomic_add_fetch(&f->served, 1, __ATOMIC_SEQ_CST);
 	str_addf(out, ":%u\r\n", f->port);
 	return true;
@@ -267,8 +277,10 @@ static bool node(struct fake *f, int n, char **word, struct str *out)
 		set(&f->asking, 1);
 		return say(out, "+OK\r\n");
 	}
-	if (n > 1 && is(word[1], "sessions")) /* not in the volume's slot */
-		return say(out, "-MOVED 77 127.0.0.1:1\r\n");
+	if (n > 1 && is(word[1], "sessions") && owner) { /* not in the volume's slot */
+		str_addf(out, "-MOVED 77 127.0.0.1:%u\r\n", owner->port);
+		return true;
+	}
 	if (get(&f->broken) && !get(&f->asking)) { /* the slot is on its way to the other one */
 		str_addf(out, "-ASK %u 127.0.0.1:%d\r\n", slot, get(&f->broken));
 		return true;
@@ -529,8 +541,12 @@ static void moved_is_followed_and_remembered(void **state)
 	assert_int_equal(get(&a.served), 1);
 	assert_int_equal(get(&a.asked) + get(&b.asked),
 			 asked); /* the word of the node was enough */
-	/* another slot's node is none of ours */
-	assert_int_equal(ask(r, SECOND, "GET sessions"), -EXDEV);
+	/* another slot's node is asked, and does not become ours */
+	point(&a, NULL);
+	point(&b, &a);
+	assert_int_equal(ask(r, SECOND, "GET sessions"), a.port);
+	point(&b, NULL);
+	point(&a, &b);
 	assert_int_equal(ask(r, SECOND, "GET {3}k"), b.port);
 	redis_free(r);
 	fake_stop(&a);
@@ -587,6 +603,55 @@ static void a_node_that_is_gone_is_looked_for_among_the_others(void **state)
 	fake_stop(&c);
 }
 
+struct pages_seen {
+	struct redis *r;
+	struct redis_conn *held; /* so that the next page needs another connection */
+	bool hold;
+	unsigned starts;
+	char names[16];
+};
+
+static int page_seen(void *arg, const struct redis_reply *page)
+{
+	struct pages_seen *s = arg;
+
+	if (!page) {
+		s->starts++;
+		s->names[0] = 0;
+		return 0;
+	}
+	strncat(s->names, redis_reply_str(redis_reply_at(page, 0), NULL), 2);
+	if (s->hold && !s->held)
+		assert_int_equal(redis_acquire(s->r, within(SECOND), &s->held), 0);
+	return 0;
+}
+
+static void pages_begin_anew_when_it_may_be_another_server(void **state)
+{
+	struct pages_seen s = {.r = NULL};
+	struct fake a;
+	char url[64];
+
+	(void)state;
+	fake_start(&a, server);
+	snprintf(url, sizeof(url), "redis://127.0.0.1:%u", a.port);
+	s.r = open_url(url);
+	assert_int_equal(redis_pages(s.r, SECOND, "HSCAN", "k", NULL, 10, page_seen, &s), 0);
+	assert_string_equal(s.names, "ab");
+	assert_int_equal(s.starts, 1);
+	set(&a.cut, 1);
+	assert_int_equal(redis_pages(s.r, SECOND, "HSCAN", "k", NULL, 10, page_seen, &s), 0);
+	assert_string_equal(s.names, "ab");
+	assert_int_equal(s.starts, 3);
+	s.hold = true;
+	assert_int_equal(redis_pages(s.r, SECOND, "HSCAN", "k", NULL, 10, page_seen, &s), 0);
+	assert_string_equal(s.names, "ab");
+	assert_int_equal(s.starts, 5);
+	redis_release(s.held);
+	redis_free(s.r);
+	fake_stop(&a);
+}
+
 static void tls_that_is_none_is_told_so(void **state)
 {
 	static const char *const says[] = {"TLS: ", "in the TLS handshake"};
@@ -639,6 +704,7 @@ int main(void)
 		cmocka_unit_test(moved_is_followed_and_remembered),
 		cmocka_unit_test(ask_is_followed_by_commands_and_waited_out_by_scripts),
 		cmocka_unit_test(a_node_that_is_gone_is_looked_for_among_the_others),
+		cmocka_unit_test(pages_begin_anew_when_it_may_be_another_server),
 		cmocka_unit_test(tls_that_is_none_is_told_so),
 	};
 
