@@ -11,7 +11,13 @@
 #include "common/mtx.h"
 #include "common/thread.h"
 
-enum { TTY_US = 200000, QUIET_US = 10000000, OPEN_TIMEOUT_US = 30000000 };
+enum {
+	TTY_US = 200000,
+	QUIET_US = 10000000,
+	OPEN_TIMEOUT_US = 30000000,
+	HEARTBEAT_US = 12000000,
+	SKIP_DIR_MTIME_US = 100000,
+};
 
 struct maint_bar {
 	struct maint *m;
@@ -57,17 +63,16 @@ int maint_args(const char *name, const struct conf_table *t, void *conf, int arg
 
 int maint_open(struct maint *m, const char *name, char *url, bool empty_ok)
 {
-	_cleanup_(freep) char *copy = strdup(url);
 	_cleanup_(str_fini) struct str err = STR_INIT;
 	int r;
 
-	*m = (struct maint){.name = name};
+	*m = (struct maint){.name = name, .url = strdup(url)};
 	redis_blank_password(url);
-	if (!copy) {
+	if (!m->url) {
 		(void)cmd_error(name, "%s", strerror(ENOMEM));
 		return -ENOMEM;
 	}
-	r = redis_new(copy, NULL, &m->redis, &err);
+	r = redis_new(m->url, NULL, &m->redis, &err);
 	if (r == 0)
 		r = setting_load(m->redis, clock_us() + OPEN_TIMEOUT_US, &m->setting, &err);
 	if (r == -ENOENT && empty_ok)
@@ -88,8 +93,43 @@ void maint_close(struct maint *m)
 	cancel_flag = NULL;
 	setting_free(m->setting);
 	redis_free(m->redis);
+	free(m->url);
 	m->setting = NULL;
 	m->redis = NULL;
+	m->url = NULL;
+}
+
+int maint_engine(struct maint *m, bool to_change, unsigned deletes, meta_delete_fn *fn, void *arg,
+		 struct meta **ret)
+{
+	struct meta_conf conf = {.read_only = !to_change,
+				 .timeout_us = OPEN_TIMEOUT_US,
+				 .heartbeat_us = HEARTBEAT_US,
+				 .skip_dir_mtime_us = SKIP_DIR_MTIME_US,
+				 .mount_point = m->name,
+				 .no_bgjob = true,
+				 .max_deletes = deletes};
+	_cleanup_(str_fini) struct str err = STR_INIT;
+	int r = meta_redis_new(m->url, &conf, ret, &err);
+
+	if (r == 0) {
+		if (fn)
+			meta_set_delete(*ret, fn, arg);
+		r = meta_start(*ret, &err);
+		if (r < 0)
+			meta_free(*ret);
+	}
+	if (r < 0)
+		(void)cmd_error(m->name, "%s", err.len ? str_c(&err) : strerror(-r));
+	return r;
+}
+
+void maint_engine_free(struct meta *meta)
+{
+	if (!meta)
+		return;
+	meta_stop(meta);
+	meta_free(meta);
 }
 
 /* --- progress --- */

@@ -10,6 +10,7 @@
 
 struct maint {
 	const char *name; /* of the command */
+	char *url;	  /* with its password */
 	struct redis *redis;
 	struct setting *setting;
 	struct scan scan; /* ends with -EINTR at Ctrl-C */
@@ -26,6 +27,12 @@ int maint_args(const char *name, const struct conf_table *t, void *conf, int arg
  * there is none. Ctrl-C sets progress.cancel from now on. 0; else what happened was told. */
 int maint_open(struct maint *m, const char *name, char *url, bool empty_ok);
 void maint_close(struct maint *m);
+/* An engine on the same volume. to_change: with a session, without background jobs; else it only
+ * reads. deletes: threads that delete objects (0: none, fn NULL). 0; else what happened was told.
+ * maint_engine_free ends the session. */
+int maint_engine(struct maint *m, bool to_change, unsigned deletes, meta_delete_fn *fn, void *arg,
+		 struct meta **ret);
+void maint_engine_free(struct meta *meta);
 /* Ctrl-C and SIGTERM set progress.cancel; the second one ends the process */
 void maint_catch(struct maint *m, const char *name);
 
