@@ -30,12 +30,16 @@ enum {
 	CONNS_MAX = 20000,
 	OPEN_FILES_MAX = 1024,
 	DESCRIPTORS_MAX = 1 << 20,
+	RELOAD_TICKS = 12, /* heartbeats, of a second */
+	RELOAD_WAIT_US = 500000,
 };
 
 struct daemon {
 	struct daemon_conf conf; /* the caller's strings */
 	struct redis *redis;
 	struct setting *setting;
+	struct setting *latest; /* changed since, NULL: not; with ticks the member thread's */
+	unsigned ticks;
 	struct generation generation;
 	struct secret secret;
 	struct metrics *metrics;
@@ -73,7 +77,7 @@ static int open_volume(struct daemon *d, const char *meta, struct str *err)
 		r = setting_load(d->redis, clock_us() + START_US, &d->setting, err);
 	if (r < 0)
 		return r;
-	r = setting_check(d->setting, true, &why);
+	r = setting_check(d->setting, &why);
 	if (r < 0) {
 		str_addf(err, "volume %s uses what this version does not handle: %s",
 			 d->setting->name, str_c(&why));
@@ -421,7 +425,7 @@ static bool is_replaced(struct daemon *d)
 
 	if (setting_load(d->redis, clock_us() + START_US, &now, &err) == 0)
 		other = strcmp(now->uuid, d->setting->uuid) != 0 ||
-			strcmp(now->bucket, d->setting->bucket) != 0 ||
+			strcmp(now->bucket, (d->latest ? d->latest : d->setting)->bucket) != 0 ||
 			now->block_size != d->setting->block_size;
 	setting_free(now);
 	str_fini(&err);
@@ -452,11 +456,28 @@ static void moved(void *arg, const struct generation *gen)
 	(void)kill(getpid(), SIGTERM);
 }
 
+/* as mounts do at their heartbeat: a new bucket, new keys. Bounded: heartbeats wait for it. */
+static void reload_setting(struct daemon *d)
+{
+	_cleanup_(setting_freep) struct setting *now = NULL;
+	_cleanup_(str_fini) struct str err = STR_INIT;
+	const struct setting *old = d->latest ? d->latest : d->setting;
+
+	if (setting_load(d->redis, clock_us() + RELOAD_WAIT_US, &now, &err) < 0 ||
+	    strcmp(now->uuid, old->uuid) != 0 || strcmp(now->text, old->text) == 0)
+		return;
+	volume_change_store(old, now, d->objects);
+	setting_free(d->latest);
+	d->latest = TAKE_PTR(now);
+}
+
 static void tick(void *arg)
 {
 	struct daemon *d = arg;
 
 	store_trim(d->store);
+	if (++d->ticks % RELOAD_TICKS == 0)
+		reload_setting(d);
 }
 
 static int join(struct daemon *d, struct member *self, struct str *err)
@@ -570,6 +591,7 @@ bool daemon_stop(struct daemon *d)
 	metrics_free(d->metrics);
 	cluster_view_fini(&d->view);
 	setting_free(d->setting);
+	setting_free(d->latest);
 	redis_free(d->redis);
 	secret_fini(&d->secret);
 	free(d);

@@ -286,7 +286,7 @@ static int check(struct job *j, const struct setting *s, const struct config_tou
 			    "once from now on");
 	if (r == 0 && t->stats_off)
 		r = check_dir_quotas(j);
-	if (r == 0 && t->clients && setting_check(s, false, &why) == -EPROTONOSUPPORT)
+	if (r == 0 && t->clients && setting_check(s, &why) == -EPROTONOSUPPORT)
 		r = sure(j, "this program itself, and all of its version, will be refused");
 	str_fini(&why);
 	return r;

@@ -146,6 +146,13 @@ static void volume_moved(void *arg, bool gone)
 	vfs_volume_moved(m->vfs);
 }
 
+static void setting_changed(void *arg, const struct setting *old, const struct setting *s)
+{
+	struct mount *m = arg;
+
+	volume_change_store(old, s, m->store);
+}
+
 static int open_meta(struct mount *m, struct str *err)
 {
 	struct meta_conf conf = {
@@ -443,6 +450,7 @@ static int start_meta(struct mount *m, struct str *err)
 	meta_set_compact(m->meta, client_compact_slice, &m->compacter);
 	meta_set_delete(m->meta, client_delete_slice, &m->deleter);
 	meta_set_changed(m->meta, volume_moved, m);
+	meta_set_configured(m->meta, setting_changed, m);
 	r = meta_start(m->meta, err);
 	m->meta_started = r == 0;
 	return r;

@@ -85,6 +85,7 @@ static void upload_put(struct upload *up)
 	}
 	assert(up->data.len == up->key.size);
 	req->data = blob_slice(&up->data, 0, up->data.len);
+	req->tier = up->tier;
 	/* without it the encoding of this block takes its turn at the store's spare buffer */
 	if (need && pool_reserve(env->pool, POOL_UPLOAD, need, NULL) == 0)
 		req->reserved = need;

@@ -13,6 +13,7 @@ struct upload {
 	 * have the same bytes. */
 	struct blob data;
 	struct block_key old;
+	uint8_t tier;		 /* of the file */
 	uint64_t sum;		 /* hash of the bytes, set by the first upload */
 	char reason[REQ_REASON]; /* of a failure */
 	/* once, any thread, maybe before upload_start returned; data is the caller's again */

@@ -56,6 +56,8 @@ static int file_attach(struct vfs *v, struct handle *h, const struct chunk_list 
 		r = rhandle_new(h->rfile, &h->reader);
 	if (r == 0 && for_writing(h->flags))
 		r = wfile_get(v->writer, h->inode, first->attr.length, &h->wfile);
+	if (r == 0 && h->wfile)
+		wfile_set_tier(h->wfile, first->attr.tier);
 	return r;
 }
 

@@ -197,6 +197,13 @@ bool wfile_length(struct wfile *f, uint64_t *ret)
 	return wfile_dirty(f, ret, &mtime);
 }
 
+void wfile_set_tier(struct wfile *f, uint8_t tier)
+{
+	mtx_lock(&f->lock);
+	f->tier = tier;
+	mtx_unlock(&f->lock);
+}
+
 void wfile_set_length(struct wfile *f, uint64_t length)
 {
 	mtx_lock(&f->lock);

@@ -47,6 +47,8 @@ bool wfile_length(struct wfile *f, uint64_t *ret);
 bool wfile_dirty(struct wfile *f, uint64_t *ret_length, struct time_ns *ret_mtime);
 /* the length was changed by somebody else than the writer (truncate, after a flush) */
 void wfile_set_length(struct wfile *f, uint64_t length);
+/* which storage class new blocks get (struct attr.tier); known from the open on */
+void wfile_set_tier(struct wfile *f, uint8_t tier);
 
 /* Takes over nothing: data is copied into pool buffers, in this thread if there is room now, else
  * later (then data must live until done). done(op, status): any thread, maybe before writer_write

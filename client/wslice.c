@@ -273,6 +273,7 @@ static void block_send_locked(struct wfile *f, struct wslice *s, uint32_t i, str
 		b->up.data = blob_of_buf(TAKE_PTR(b->buf), 0, b->len);
 	__atomic_add_fetch(&f->w->sending, b->cost, __ATOMIC_RELAXED);
 	b->up.done = block_done;
+	b->up.tier = f->tier;
 	list_add_tail(&k->uploads, &b->up.link);
 }
 
@@ -409,6 +410,7 @@ static void commit_run(struct workq_job *job)
 		s->committing = false;
 		if (r == 0) {
 			f->length = a.length;
+			f->tier = a.tier;
 		} else {
 			s->error = r == -ESTALE ? -EIO : r;
 			s->keep_objects = !surely_refused(r);

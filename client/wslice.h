@@ -54,6 +54,7 @@ struct wfile {
 	size_t wanted;
 	struct mtx lock;	 /* of all below but the last five */
 	uint64_t length;	 /* committed */
+	uint8_t tier;		 /* storage class of new blocks */
 	uint64_t seq;		 /* of the newest slice */
 	struct list_node slices; /* in the order they were begun */
 	unsigned n_slices;

@@ -262,6 +262,11 @@ void meta_set_compact(struct meta *m, meta_compact_fn *fn, void *arg);
  * on), by whichever thread found out: the heartbeat's, or one in an operation, before that
  * returns */
 void meta_set_changed(struct meta *m, void (*fn)(void *arg, bool gone), void *arg);
+/* called when the volume's setting changed (both live as long as the engine), by the heartbeat's
+ * thread */
+void meta_set_configured(struct meta *m,
+			 void (*fn)(void *arg, const struct setting *old, const struct setting *s),
+			 void *arg);
 
 /* JuiceFS's and ours: sessions of the volume as a JSON array, for status */
 int meta_sessions_json(struct redis *r, uint64_t deadline_us, struct str *out);

@@ -133,6 +133,14 @@ void meta_set_changed(struct meta *m, void (*fn)(void *arg, bool gone), void *ar
 	m->changed_arg = arg;
 }
 
+void meta_set_configured(struct meta *m,
+			 void (*fn)(void *arg, const struct setting *old, const struct setting *s),
+			 void *arg)
+{
+	m->configured_arg = arg;
+	m->configured = fn;
+}
+
 void trash_hour_name(struct meta *m, uint64_t parent, int64_t now_sec, char ret[16])
 {
 	time_t t = (time_t)now_sec;

@@ -123,15 +123,13 @@ static void metrics_init(struct meta_redis *mr, struct metrics *m)
 	}
 }
 
-static int setting_allowed(const struct setting *s, bool read_only, struct str *err)
+static int setting_allowed(const struct setting *s, struct str *err)
 {
 	_cleanup_(str_fini) struct str why = STR_INIT;
-	int r = setting_check(s, read_only, &why);
+	int r = setting_check(s, &why);
 
 	if (r == -EOPNOTSUPP)
-		str_addf(err, "the volume uses %s, which %s not handled yet%s", str_c(&why),
-			 strchr(str_c(&why), ',') ? "are" : "is",
-			 read_only ? "" : ": mount it read-only (--read-only) if that is enough");
+		str_addf(err, "the volume uses %s, which is not handled", str_c(&why));
 	else if (r)
 		str_add(err, str_c(&why));
 	return r;
@@ -165,7 +163,7 @@ static int engine_open(struct meta_redis *mr, const struct meta_conf *conf, stru
 		return r;
 	r = meta_init(&mr->base, &redis_ops, conf, s); /* takes s */
 	if (!r)
-		r = setting_allowed(s, conf->read_only, err);
+		r = setting_allowed(s, err);
 	if (!r)
 		r = generation_init(mr, deadline, err);
 	return r;

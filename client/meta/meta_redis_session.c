@@ -128,10 +128,13 @@ static bool take_setting(struct meta_redis *mr, const char *text, size_t n)
 		volume_gone(m, "another volume took this one's place");
 		return false;
 	}
-	if (!m->conf.read_only && setting_check(s, false, &why))
+	if (!m->conf.read_only && setting_check(s, &why))
 		refuse_writes(m, str_c(&why));
-	if (meta_swap_setting(m, s))
-		s = NULL;
+	if (!meta_swap_setting(m, s))
+		return true;
+	if (m->configured)
+		m->configured(m->configured_arg, old, s);
+	s = NULL;
 	return true;
 }
 

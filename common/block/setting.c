@@ -258,8 +258,8 @@ static void read_fields(struct reader *rd, struct setting *s)
 	s->meta_version = (unsigned)get_number(rd, "MetaVersion", 1000000);
 	s->capacity = get_number(rd, "Capacity", INT64_MAX);
 	s->inodes = get_number(rd, "Inodes", INT64_MAX);
-	s->upload_limit = get_number(rd, "UploadLimit", INT64_MAX);
-	s->download_limit = get_number(rd, "DownloadLimit", INT64_MAX);
+	s->upload_limit = get_number(rd, "UploadLimit", 1 << 30);
+	s->download_limit = get_number(rd, "DownloadLimit", 1 << 30);
 	s->min_client = get_copy(rd, "MinClientVersion", false);
 	s->max_client = get_copy(rd, "MaxClientVersion", false);
 }
@@ -505,29 +505,16 @@ static int check_versions(const struct setting *s, struct str *why)
 	return -EPROTONOSUPPORT;
 }
 
-int setting_check(const struct setting *s, bool read_only, struct str *ret_why)
+int setting_check(const struct setting *s, struct str *ret_why)
 {
 	enum codec codec;
-	char compression[64];
-	const struct {
-		bool has, reading_too;
-		const char *name;
-	} features[] = {
-		{codec_parse(s->compression, &codec) != 0, true, compression},
-	};
-	bool first = true;
 	int r = check_versions(s, ret_why);
 
-	if (r)
-		return r;
-	(void)snprintf(compression, sizeof(compression), "compression %s", s->compression);
-	for (size_t i = 0; i < ARRAY_LEN(features); i++) {
-		if (!features[i].has || (read_only && !features[i].reading_too))
-			continue;
-		str_addf(ret_why, "%s%s", first ? "" : ", ", features[i].name);
-		first = false;
+	if (r == 0 && codec_parse(s->compression, &codec) != 0) {
+		str_addf(ret_why, "compression %s", s->compression);
+		r = -EOPNOTSUPP;
 	}
-	return first ? 0 : -EOPNOTSUPP;
+	return r;
 }
 
 /* --- in Redis --- */

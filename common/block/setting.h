@@ -39,10 +39,10 @@ void setting_free(struct setting *s);
 void setting_freep(struct setting **s);
 /* a copy for people: JSON with every secret replaced by "****" */
 int setting_redacted(const struct setting *s, struct str *out);
-/* What this program does not handle, named: appends "POSIX ACLs, directory quotas" and returns
- * -EOPNOTSUPP, else 0. read_only: only what makes reading wrong. Version gates and MetaVersion are
- * -EPROTONOSUPPORT. Quotas live outside the setting: the metadata engine looks for them. */
-int setting_check(const struct setting *s, bool read_only, struct str *ret_why);
+/* What this program does not handle, named: appends "compression brotli" and returns -EOPNOTSUPP,
+ * else 0. Version gates and MetaVersion are -EPROTONOSUPPORT. (An object store that is not handled,
+ * or an algorithm of encryption, is refused where it is opened.) */
+int setting_check(const struct setting *s, struct str *ret_why);
 static inline bool setting_is_sm4(const struct setting *s)
 {
 	return strcasecmp(s->encrypt_algo, "sm4gcm") == 0;

@@ -4,6 +4,12 @@
 #include "common/block/setting.h"
 #include "common/log.h"
 
+/* the setting's Mbit/s are 10^6 bits */
+static uint64_t bytes_of(uint64_t mbit)
+{
+	return mbit * 125000;
+}
+
 static struct object_conf store_conf(const struct setting *s)
 {
 	return (struct object_conf){
@@ -15,6 +21,8 @@ static struct object_conf store_conf(const struct setting *s)
 		.shards = s->shards,
 		.tiers = s->tiers,
 		.n_tiers = s->n_tiers,
+		.upload_limit = bytes_of(s->upload_limit),
+		.download_limit = bytes_of(s->download_limit),
 	};
 }
 
@@ -75,6 +83,8 @@ void volume_change_store(const struct setting *old, const struct setting *s,
 	struct object_conf conf = store_conf(s);
 	int r;
 
+	if (old->upload_limit != s->upload_limit || old->download_limit != s->download_limit)
+		object_change_limits(store, conf.upload_limit, conf.download_limit);
 	if (same_store(old, s))
 		return;
 	r = same_text(old->storage, s->storage) ? object_change(store, &conf, &err) : -EOPNOTSUPP;

@@ -298,6 +298,7 @@ static void put_start(struct transfer *t, unsigned char *mem, size_t len)
 	t->obj.op = OBJECT_PUT;
 	t->obj.done = put_done;
 	t->obj.persist_us = PUT_PERSIST_US;
+	t->obj.tier = t->req->tier;
 	t->obj.buf = mem;
 	t->obj.cap = len;
 	object_start(t->so->conf.store, &t->obj);

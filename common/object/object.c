@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "common/mtx.h"
+#include "common/object/object_limit.h"
 #include "common/object/object_s3_url.h"
 
 enum { OPS = OBJECT_CREATE_BUCKET + 1 };
@@ -100,6 +101,13 @@ int object_open(const struct object_conf *conf, struct loop *loop, struct object
 	}
 	assert(s);
 	s->metrics = om;
+	r = loop ? object_limit_new(s, loop, &s->limit) : 0;
+	if (r < 0) {
+		object_free(s);
+		return r;
+	}
+	if (s->limit)
+		object_limit_set(s->limit, conf->upload_limit, conf->download_limit);
 	*ret = s;
 	return 0;
 }
@@ -111,16 +119,27 @@ void object_free(struct object_store *s)
 	if (!s)
 		return;
 	om = s->metrics; /* its counters are needed until the last request ended */
+	object_limit_free(s->limit);
+	s->limit = NULL;
 	s->ops->free(s);
 	free(om);
 }
 
 int object_change(struct object_store *s, const struct object_conf *conf, struct str *err)
 {
+	int r = -EOPNOTSUPP;
+
 	if (s->ops->change)
-		return s->ops->change(s, conf, err);
-	str_addf(err, "storage %s cannot change while it is in use", s->ops->name);
-	return -EOPNOTSUPP;
+		r = s->ops->change(s, conf, err);
+	else
+		str_addf(err, "storage %s cannot change while it is in use", s->ops->name);
+	return r;
+}
+
+void object_change_limits(struct object_store *s, uint64_t upload, uint64_t download)
+{
+	if (s->limit)
+		object_limit_set(s->limit, upload, download);
 }
 
 static bool is_valid(const struct object_req *req)
@@ -154,7 +173,10 @@ void object_start(struct object_store *s, struct object_req *req)
 	req->priv = NULL;
 	req->start_us = clock_us();
 	list_init(&req->link);
-	s->ops->start(s, req);
+	if (s->limit)
+		object_limit_start(s->limit, req);
+	else
+		s->ops->start(s, req);
 }
 
 static enum result result_of(int status)
@@ -190,6 +212,8 @@ void object_done(struct object_store *s, struct object_req *req, int status)
 {
 	if (s->metrics)
 		count(s->metrics, req, status);
+	if (s->limit)
+		object_limit_done(s->limit, req);
 	if (status < 0 && !req->reason[0])
 		object_reason(req, "%s", strerror(-status));
 	req->done(req, status);

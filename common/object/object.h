@@ -88,11 +88,13 @@ struct object_ops {
 	/* NULL: nothing of it can change */
 	int (*change)(struct object_store *s, const struct object_conf *conf, struct str *err);
 };
+struct object_limit;
 struct object_metrics;
 struct workq;
 struct object_store {
 	const struct object_ops *ops;
 	struct object_metrics *metrics;
+	struct object_limit *limit; /* NULL: opened without a loop, or a part of another store */
 };
 
 struct object_conf {
@@ -110,6 +112,7 @@ struct object_conf {
 	/* storage classes and tags; copied */
 	const struct object_tier *tiers;
 	size_t n_tiers;
+	uint64_t upload_limit, download_limit; /* bytes a second; 0: none */
 	struct workq *sums; /* threads for checksums shared by the shards of one store, else NULL */
 };
 
@@ -130,6 +133,8 @@ void object_free(struct object_store *s);
  * changed, another storage) must be opened again; -EINVAL, -ENOMEM. On failure nothing changed. Any
  * thread but the store's. */
 int object_change(struct object_store *s, const struct object_conf *conf, struct str *err);
+/* bytes a second; 0: none */
+void object_change_limits(struct object_store *s, uint64_t upload, uint64_t download);
 void object_start(struct object_store *s, struct object_req *req);
 /* for commands and start-up, never on a loop or FUSE thread: starts and waits */
 int object_run(struct object_store *s, struct object_req *req);

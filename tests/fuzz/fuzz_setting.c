@@ -20,7 +20,7 @@ static void check(const struct setting *s)
 	assert(s->name && s->uuid && s->storage && s->bucket && s->compression && s->text);
 	block_key_init(&k, &volume, UINT64_MAX, UINT32_MAX, s->block_size);
 	block_key_object(&k, s->name, s->hash_prefix, name);
-	r = setting_check(s, false, &why);
+	r = setting_check(s, &why);
 	assert((r != 0) == (why.len != 0));
 	assert(setting_redacted(s, &out) == 0);
 	assert(!strstr(str_c(&out), "\"SecretKey\"") || strstr(str_c(&out), "****") ||
