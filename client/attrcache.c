@@ -21,8 +21,8 @@ struct known {
 	uint64_t asked_us;   /* the newest answer's question */
 	uint64_t changed_us; /* our last change; 0: none */
 	struct pages pages;
-	uint64_t turn; /* of the last change that began */
-	bool has_dir;
+	uint64_t turn;		/* of the last change that began */
+	bool has_dir, answered; /* answered: dir is an answer, not what a change left */
 	struct attr dir;
 	uint64_t dir_us; /* when dir was asked for */
 };
@@ -33,6 +33,7 @@ struct attrcache {
 	struct list_node used; /* oldest first */
 	size_t max;
 	uint64_t moved_us; /* when the volume became another one; 0: never */
+	uint64_t some_us;  /* when inodes without a number were changed here */
 	uint64_t turns;	   /* changes that began, counted */
 };
 
@@ -171,10 +172,33 @@ void attrcache_names_end(struct attrcache *c, uint64_t inode, uint64_t token, co
 		k->changed_us = MAX(k->changed_us, now_us);
 		k->has_dir = a && k->turn == token && asked_us > c->moved_us;
 		if (k->has_dir) {
+			k->answered = false;
 			k->dir = *a;
 			k->dir_us = asked_us;
 		}
 	}
+	mtx_unlock(&c->lock);
+}
+
+void attrcache_keep(struct attrcache *c, uint64_t inode, const struct attr *a, uint64_t asked_us)
+{
+	struct known *k;
+
+	mtx_lock(&c->lock);
+	k = find_locked(c, inode);
+	if (k && k->asked_us == asked_us && asked_us > k->changed_us && asked_us > c->moved_us &&
+	    asked_us > c->some_us) {
+		k->has_dir = k->answered = true;
+		k->dir = *a;
+		k->dir_us = asked_us;
+	}
+	mtx_unlock(&c->lock);
+}
+
+void attrcache_changed_some(struct attrcache *c, uint64_t now_us)
+{
+	mtx_lock(&c->lock);
+	c->some_us = MAX(c->some_us, now_us);
 	mtx_unlock(&c->lock);
 }
 
@@ -185,7 +209,7 @@ bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64
 
 	mtx_lock(&c->lock);
 	k = find_locked(c, inode);
-	has = k && k->has_dir;
+	has = k && k->has_dir && (!k->answered || k->dir_us > c->some_us);
 	if (has) {
 		*ret = k->dir;
 		*ret_asked_us = k->dir_us;

@@ -36,6 +36,11 @@ bool attrcache_changed_since(struct attrcache *c, uint64_t inode, uint64_t since
 uint64_t attrcache_names_begin(struct attrcache *c, uint64_t inode);
 void attrcache_names_end(struct attrcache *c, uint64_t inode, uint64_t token, const struct attr *a,
 			 uint64_t asked_us, uint64_t now_us);
+/* The newest answer about an inode is kept too: a, asked for at asked_us and seen by attrcache_seen. */
+void attrcache_keep(struct attrcache *c, uint64_t inode, const struct attr *a, uint64_t asked_us);
+/* this mount changed inodes that it cannot name just now (who loses a name): answers up to now are kept no
+ * longer */
+void attrcache_changed_some(struct attrcache *c, uint64_t now_us);
 /* true: *ret is what was kept, asked for at *ret_asked_us */
 bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64_t *ret_asked_us);
 

@@ -83,7 +83,7 @@ static void do_getattr(struct job *j)
 	int r = vfs_getattr(vfs_of(j), j->ino, &e);
 
 	if (r < 0)
-		job_reply_err(j, r);
+		job_reply_err(j, vfs_again(vfs_of(j), j->ino, r));
 	else
 		job_reply_attr(j, &e);
 }
@@ -123,7 +123,7 @@ static void do_setattr(struct job *j)
 			    j->has_size ? &size : NULL, j->h, &e);
 
 	if (r < 0)
-		job_reply_err(j, r);
+		job_reply_err(j, j->h ? r : vfs_again(vfs_of(j), j->ino, r));
 	else
 		job_reply_attr(j, &e);
 }
@@ -378,11 +378,9 @@ static void do_open(struct job *j)
 	bool keep;
 	int r = vfs_open(vfs_of(j), &j->ctx, j->ino, j->flags, &h, &keep);
 
-	if (r == -ENOENT) {
-		/* the name that the kernel came by is another file's now, or nobody's: it looks
-		 * again */
-		r = -ESTALE;
-	}
+	/* the name that the kernel came by may be another file's now: it looks again */
+	if (r < 0)
+		r = vfs_again(vfs_of(j), j->ino, r);
 	if (r == 0 && vfs_open_again(h)) {
 		vfs_release(h);
 		r = -ESTALE;
@@ -634,12 +632,14 @@ static void op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 static void do_opendir(struct job *j)
 {
 	struct handle *h;
-	int r = vfs_opendir(vfs_of(j), &j->ctx, j->ino, &h);
+	bool keep;
+	int r = vfs_opendir(vfs_of(j), &j->ctx, j->ino, &h, &keep);
 
+	j->fi.cache_readdir = j->f->conf.readdir_cache;
 	if (r < 0)
 		job_reply_err(j, r);
 	else
-		job_reply_open(j, NULL, h, false);
+		job_reply_open(j, NULL, h, keep);
 }
 
 static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -649,7 +649,7 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 	if (!j)
 		return;
 	j->fi = *fi;
-	if (j->ctx.check)
+	if (j->ctx.check || j->f->conf.readdir_cache)
 		job_queue(j, do_opendir);
 	else
 		do_opendir(j);

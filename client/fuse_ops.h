@@ -23,6 +23,7 @@ struct fuse_ops_conf {
 	uint64_t negative_us; /* how long the kernel may know that a name is missing; 0: not */
 	bool xattr, acl;      /* acl: the volume has POSIX ACLs: the kernel applies them */
 	bool ioctl;	      /* chattr may change flags */
+	bool readdir_cache;   /* the kernel may keep listings */
 	bool check;	      /* the engine checks permissions, not the kernel */
 	struct squash root_squash, all_squash;
 	int umask; /* in place of the caller's; -1: his */

@@ -41,6 +41,8 @@ enum {
 	IO_LOOPS_MAX = 4,
 	GROUP_WAIT_US = 3000000,
 	WRITE_FLUSH_US = 5000000,
+	LISTED_LEAST_US = 1000000,
+	OPEN_CACHE_MOST = 1000000,
 };
 
 struct mount {
@@ -377,6 +379,13 @@ static bool wants_xattr(const struct mount *m)
 	return m->conf.enable_xattr || meta_setting(m->meta)->enable_acl;
 }
 
+static size_t open_max(const struct mount_conf *conf)
+{
+	uint64_t n = conf->open_cache_limit ? conf->open_cache_limit : OPEN_CACHE_MOST;
+
+	return (size_t)MIN(n, (uint64_t)OPEN_CACHE_MOST);
+}
+
 static int make_vfs(struct mount *m)
 {
 	struct internal_conf in = {
@@ -386,6 +395,10 @@ static int make_vfs(struct mount *m)
 		.attr_us = m->conf.attr_cache,
 		.entry_us = m->conf.entry_cache,
 		.dir_entry_us = m->conf.dir_entry_cache,
+		.readdir_cache = m->conf.readdir_cache,
+		.open_us = m->conf.open_cache,
+		.open_max = open_max(&m->conf),
+		.listed_us = MAX(m->conf.skip_dir_mtime, (uint64_t)LISTED_LEAST_US),
 		.no_trash = m->conf.subdir && m->conf.subdir[0],
 		.read_only = m->conf.read_only,
 		.xattr = wants_xattr(m),
@@ -408,7 +421,9 @@ static int make_vfs(struct mount *m)
 	if (r < 0)
 		return r;
 	conf.internal = m->internal;
-	return vfs_new(&conf, &m->vfs);
+	r = vfs_new(&conf, &m->vfs);
+	m->control.vfs = m->vfs;
+	return r;
 }
 
 static int make_data_path(struct mount *m, struct str *err)
@@ -515,6 +530,7 @@ static int mount_fuse(struct mount *m, struct str *err)
 		.acl = meta_setting(m->meta)->enable_acl && !mount_checks(&m->conf),
 		.check = mount_checks(&m->conf),
 		.umask = -1,
+		.readdir_cache = m->conf.readdir_cache,
 		.ioctl = m->conf.enable_ioctl,
 		.metrics = m->metrics,
 		.ready = m->conf.ready,

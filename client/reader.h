@@ -40,6 +40,8 @@ void rfile_put(struct rfile *f);
  * answer is the newest known, then brings the answer with it: one that was overtaken in between
  * changes nothing. */
 uint64_t rfile_epoch(struct rfile *f);
+/* what its views take */
+size_t rfile_pieces(struct rfile *f);
 /* the chunk list that open() brought; 0 or -ENOMEM */
 int rfile_first(struct rfile *f, const struct chunk_list *l, uint64_t epoch);
 /* attributes of the inode passed by: views of another ctime/mtime are dropped; length is what reads

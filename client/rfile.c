@@ -232,6 +232,16 @@ int rfile_get(struct reader *r, uint64_t inode, struct rfile **ret)
 	return 0;
 }
 
+size_t rfile_pieces(struct rfile *f)
+{
+	size_t n;
+
+	mtx_lock(&f->lock);
+	n = f->n_pieces;
+	mtx_unlock(&f->lock);
+	return n;
+}
+
 uint64_t rfile_epoch(struct rfile *f)
 {
 	uint64_t epoch;

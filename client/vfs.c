@@ -8,9 +8,10 @@
 #include "client/vfs.h"
 
 #include "client/attrcache.h"
+#include "client/opencache.h"
 #include "common/clock.h"
 
-enum { REMEMBERED = 65536 };
+enum { REMEMBERED = 65536, LISTED = 16384 };
 /* what made-up inodes get: they do not change */
 #define MADE_UP_US UINT64_C(3600000000)
 
@@ -31,8 +32,14 @@ int vfs_new(const struct vfs_conf *conf, struct vfs **ret)
 	r = attrcache_new(conf->remembered ? conf->remembered : REMEMBERED, &v->known);
 	if (r == 0)
 		r = attrcache_new(conf->remembered ? conf->remembered : REMEMBERED, &v->told);
+	if (r == 0 && conf->readdir_cache)
+		r = attrcache_new(LISTED, &v->listed);
+	if (r == 0 && conf->open_us > 0)
+		r = opencache_new(conf->open_us, conf->open_max, rfile_put, &v->opened);
 	if (r < 0) {
 		attrcache_free(v->known);
+		attrcache_free(v->told);
+		attrcache_free(v->listed);
 		handles_fini(&v->handles);
 		free(v);
 		return r;
@@ -96,19 +103,31 @@ static void tell_reader(struct vfs *v, uint64_t inode, const struct attr *a, boo
 	rfile_put(f);
 }
 
+void vfs_keep(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us)
+{
+	/* else reading changes them, elsewhere too */
+	if (v->conf.atime == ATIME_NONE)
+		attrcache_keep(v->known, inode, a, asked_us);
+}
+
 void vfs_seen(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us)
 {
 	struct rfile *f = a->type == INODE_FILE ? open_rfile(v, inode) : NULL;
 	uint64_t epoch = f ? rfile_epoch(f) : 0;
 
-	if (a->type == INODE_FILE && attrcache_seen(v->known, inode, asked_us) && f)
-		rfile_attr(f, a, epoch);
+	if (attrcache_seen(v->known, inode, asked_us)) {
+		vfs_keep(v, inode, a, asked_us);
+		if (f)
+			rfile_attr(f, a, epoch);
+	}
 	rfile_put(f);
 }
 
 void vfs_changed(struct vfs *v, uint64_t inode, const struct attr *a, bool data)
 {
 	attrcache_changed(v->known, inode, clock_us());
+	if (v->listed)
+		attrcache_pages_forget(v->listed, inode);
 	if (data)
 		attrcache_pages_forget(v->known, inode);
 	if (data || (a && a->type == INODE_FILE))
@@ -118,6 +137,9 @@ void vfs_changed(struct vfs *v, uint64_t inode, const struct attr *a, bool data)
 void vfs_volume_moved(struct vfs *v)
 {
 	attrcache_volume_moved(v->known, clock_us());
+	if (v->listed)
+		attrcache_volume_moved(v->listed, clock_us());
+	opencache_forget_all(v->opened);
 	reader_volume_moved(v->reader);
 }
 
@@ -157,6 +179,7 @@ void vfs_set_kernel(struct vfs *v, const struct vfs_kernel *k)
 
 void vfs_changed_inside(struct vfs *v, uint64_t inode, const char *name)
 {
+	attrcache_changed_some(v->known, clock_us());
 	vfs_changed(v, inode, NULL, !name);
 	if (name && v->kernel.entry)
 		v->kernel.entry(v->kernel.arg, inode, name);

@@ -24,6 +24,12 @@ struct vfs_conf {
 	uint64_t attr_us, entry_us, dir_entry_us; /* how long the kernel may keep them */
 	bool no_trash; /* a part of the volume is mounted (--subdir): the trash is not in it */
 	bool read_only, xattr, acl; /* acl: the volume has POSIX ACLs */
+	bool readdir_cache;
+	uint64_t open_us; /* --open-cache; 0: none */
+	size_t open_max;
+	uint64_t
+		listed_us; /* a directory that did not change for so long when it was listed will show
+			     * every later change in its times */
 	enum atime_mode atime;
 	size_t remembered; /* inodes in attrcache; 0: 65536 */
 };
@@ -115,6 +121,9 @@ int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
  * it is an open for appending, and the kernel would write at the end that it knows, which another mount
  * has moved. */
 bool vfs_open_again(struct handle *h);
+/* The same for what was refused with status (blocks): the inode that the kernel named is gone, or in the
+ * trash, where nothing may be changed. -ESTALE instead of status, or status. */
+int vfs_again(struct vfs *v, uint64_t inode, int status);
 /* blocks; an existing file is opened unless O_EXCL */
 int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
 	       uint32_t mode, uint32_t umask, int flags, struct vfs_entry *ret_entry,
@@ -130,8 +139,10 @@ void vfs_release(struct handle *h);
 /* before vfs_release: then(h) runs when no read uses h any more, with h->idle_arg set to arg; any
  * thread, maybe at once */
 void vfs_when_idle(struct handle *h, void (*then)(struct handle *h), void *arg);
-/* blocks only if c is to be checked */
-int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct handle **ret);
+/* Blocks only if c is to be checked or listings are cached. *ret_keep: the kernel's listing is what it
+ * would be given now. */
+int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct handle **ret,
+		bool *ret_keep);
 
 /* blocks: reads the directory anew (offset 0) */
 int vfs_readdir_load(struct handle *h, bool with_attr);
@@ -207,12 +218,17 @@ struct vfs {
 	struct attrcache *known;
 	struct attrcache
 		*told; /* attributes that the kernel has, in the place of pages' versions */
+	struct attrcache
+		*listed; /* directories as the kernel's listings show them; NULL: it keeps none */
+	struct opencache *opened;
 	struct vfs_kernel kernel;
 	struct time_ns mounted;
 	struct vfs_root root;
 };
 /* attributes asked for at asked_us arrived: readers hear of them unless they are stale */
 void vfs_seen(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us);
+/* an answer that attrcache_seen took for the newest: the kernel's next question may go without Redis */
+void vfs_keep(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us);
 /* this mount changed the inode; a: its attributes now, or NULL. data: its bytes changed too */
 void vfs_changed(struct vfs *v, uint64_t inode, const struct attr *a, bool data);
 /* blocks; -EFBIG above FILE_LENGTH_MAX */

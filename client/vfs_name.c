@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names: what changes a directory is told to attrcache, so that a directory
- * snapshot taken before does not bring a name back that was removed meanwhile. All block on Redis:
- * meta workq. */
+/* Names: what changes a directory is told to attrcache, so that a directory snapshot taken before
+ * does not bring a name back that was removed meanwhile. All block on Redis: meta workq. */
 #include "client/attrcache.h"
 #include "client/vfs.h"
 
@@ -20,6 +19,7 @@ struct names_change {
 	struct meta_ctx ctx; /* the caller's, and where the directories' attributes go */
 	struct attr dirs[2];
 	uint64_t inodes[2], tokens[2], asked_us;
+	bool removes; /* a name goes, and with it something of an inode */
 };
 
 static const struct meta_ctx *names_begin(struct vfs *v, const struct meta_ctx *c, uint64_t dir,
@@ -37,12 +37,17 @@ static void names_end(struct vfs *v, const struct names_change *n, int r)
 {
 	uint64_t now = clock_us();
 
+	/* also when it failed: it may have been done */
+	if (n->removes)
+		attrcache_changed_some(v->known, now);
 	for (int i = 0; i < 2; i++) {
 		const struct attr *a = r == 0 && n->dirs[i].type ? &n->dirs[i] : NULL;
 
-		if (n->tokens[i])
-			attrcache_names_end(v->known, n->inodes[i], n->tokens[i], a, n->asked_us,
-					    now);
+		if (!n->tokens[i])
+			continue;
+		if (v->listed)
+			attrcache_pages_forget(v->listed, n->inodes[i]);
+		attrcache_names_end(v->known, n->inodes[i], n->tokens[i], a, n->asked_us, now);
 	}
 }
 
@@ -77,6 +82,7 @@ int vfs_unlink(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 	if (r < 0)
 		return r;
 	c = names_begin(v, c, parent, parent, &change);
+	change.removes = true;
 	r = meta_unlink(v->conf.meta, c, parent, name);
 	names_end(v, &change, r);
 	return r;
@@ -90,6 +96,7 @@ int vfs_rmdir(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const ch
 	if (r < 0)
 		return r;
 	c = names_begin(v, c, parent, parent, &change);
+	change.removes = true;
 	r = meta_rmdir(v->conf.meta, c, parent, name);
 	names_end(v, &change, r);
 	return r;
@@ -108,6 +115,7 @@ int vfs_rename(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 	if (r < 0)
 		return r;
 	c = names_begin(v, c, parent, new_parent, &change);
+	change.removes = true;
 	r = meta_rename(v->conf.meta, c, parent, name, new_parent, new_name, flags, &inode, &a);
 	names_end(v, &change, r);
 	if (r < 0)

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 
 #include "client/attrcache.h"
+#include "client/opencache.h"
 #include "client/vfs.h"
 
 #include "common/clock.h"
@@ -31,7 +32,9 @@ static void file_free(struct handle *h)
 	rhandle_free(h->reader);
 	if (h->wfile)
 		wfile_put(h->wfile);
-	if (h->rfile)
+	if (h->rfile && v->opened)
+		opencache_keep(v->opened, inode, h->rfile, rfile_pieces(h->rfile));
+	else if (h->rfile)
 		rfile_put(h->rfile);
 	handle_free(&v->handles, h);
 	(void)meta_close(v->conf.meta, inode);
@@ -40,7 +43,7 @@ static void file_free(struct handle *h)
 /* The data path of a file that the engine has opened; its answer counts unless this mount knows
  * something newer, such as a commit that overtook it: then the list is read again. */
 static int file_attach(struct vfs *v, struct handle *h, const struct chunk_list *first,
-		       uint64_t asked, bool *ret_newest)
+		       bool has_list, uint64_t asked, bool *ret_newest)
 {
 	bool newest = false;
 	uint64_t epoch;
@@ -49,7 +52,12 @@ static int file_attach(struct vfs *v, struct handle *h, const struct chunk_list 
 	if (r == 0) {
 		epoch = rfile_epoch(h->rfile);
 		newest = attrcache_seen(v->known, h->inode, asked);
-		r = newest ? rfile_first(h->rfile, first, epoch) : 0;
+		if (newest)
+			vfs_keep(v, h->inode, &first->attr, asked);
+		if (newest && has_list)
+			r = rfile_first(h->rfile, first, epoch);
+		else if (newest)
+			rfile_attr(h->rfile, &first->attr, epoch);
 	}
 	*ret_newest = newest;
 	if (r == 0 && for_reading(h->flags))
@@ -63,8 +71,8 @@ static int file_attach(struct vfs *v, struct handle *h, const struct chunk_list 
 
 /* what the engine has opened becomes a handle, or is closed again. first: asked for at asked */
 static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
-		       const struct chunk_list *first, uint64_t asked, struct handle **ret,
-		       bool *ret_keep)
+		       const struct chunk_list *first, bool has_list, uint64_t asked,
+		       struct handle **ret, bool *ret_keep)
 {
 	struct handle *h = handle_new(&v->handles, v, HANDLE_FILE, inode, flags);
 	bool newest;
@@ -75,7 +83,7 @@ static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, 
 		return -ENOMEM;
 	}
 	h->length = first->attr.length;
-	r = file_attach(v, h, first, asked, &newest);
+	r = file_attach(v, h, first, has_list, asked, &newest);
 	if (r == 0)
 		*ret_keep = newest && attrcache_pages_match(v->known, inode, &first->attr);
 	if (!newest)
@@ -98,6 +106,24 @@ static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, 
 	return 0;
 }
 
+/* An open for reading that goes by what the one before it saw, a moment ago (--open-cache); false: it has
+ * to ask. Not where the engine is to check who may read. */
+static bool open_again(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
+		       int *ret_r, struct handle **ret, bool *ret_keep)
+{
+	struct chunk_list known = {.volume = meta_volume_id(v->conf.meta)};
+	uint64_t asked;
+
+	if (c->check || for_writing(flags) || (flags & O_TRUNC) ||
+	    !opencache_get(v->opened, inode, clock_us(), &known.attr, &asked) ||
+	    attrcache_changed_since(v->known, inode, asked))
+		return false;
+	*ret_r = meta_open_known(v->conf.meta, inode, &known.attr);
+	if (*ret_r == 0)
+		*ret_r = open_handle(v, c, inode, flags, &known, false, asked, ret, ret_keep);
+	return true;
+}
+
 int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 	     struct handle **ret, bool *ret_keep)
 {
@@ -107,12 +133,15 @@ int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 
 	if ((for_writing(flags) || (flags & O_TRUNC)) && !v->writer)
 		return -EROFS;
+	if (open_again(v, c, inode, flags, &r, ret, ret_keep))
+		return r;
 	r = meta_open(v->conf.meta, c, inode, flags & ~(O_CREAT | O_EXCL), &first);
 	if (r < 0)
 		return r;
 	if (for_reading(flags) && v->conf.atime != ATIME_NONE)
 		(void)meta_touch_atime(v->conf.meta, inode, &first.attr);
-	return open_handle(v, c, inode, flags, &first, asked, ret, ret_keep);
+	opencache_seen(v->opened, inode, &first.attr, asked);
+	return open_handle(v, c, inode, flags, &first, true, asked, ret, ret_keep);
 }
 
 /* what this mount has just made, at asked or later: nobody needs to be asked, and its mode does not
@@ -124,7 +153,7 @@ static int open_fresh(struct vfs *v, const struct meta_ctx *c, const struct vfs_
 	int r = meta_open_known(v->conf.meta, e->inode, &e->attr);
 	bool keep;
 
-	return r < 0 ? r : open_handle(v, c, e->inode, flags, &first, asked, ret, &keep);
+	return r < 0 ? r : open_handle(v, c, e->inode, flags, &first, true, asked, ret, &keep);
 }
 
 int vfs_tmpfile(struct vfs *v, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
@@ -147,7 +176,7 @@ int vfs_tmpfile(struct vfs *v, const struct meta_ctx *c, uint64_t parent, uint32
 	return 0;
 }
 
-enum { AGAIN_US = 100000 };
+enum { AGAIN_US = 100000, CLOCKS_APART_US = 1000000 };
 
 static bool kernel_misled(struct handle *h)
 {
@@ -159,15 +188,37 @@ static bool kernel_misled(struct handle *h)
 	       attrcache_length(h->vfs->told, h->inode, &length) && length != h->length;
 }
 
-bool vfs_open_again(struct handle *h)
+/* true once, then not for a while */
+static bool once(struct vfs *v, uint64_t inode)
 {
-	struct attrcache *told = h->vfs->told;
 	uint64_t now = clock_us();
 
-	if (!kernel_misled(h) || attrcache_changed_since(told, h->inode, now - AGAIN_US))
+	if (attrcache_changed_since(v->told, inode, now - AGAIN_US))
 		return false;
-	attrcache_changed(told, h->inode, now);
+	attrcache_changed(v->told, inode, now);
 	return true;
+}
+
+bool vfs_open_again(struct handle *h)
+{
+	return kernel_misled(h) && once(h->vfs, h->inode);
+}
+
+int vfs_again(struct vfs *v, uint64_t inode, int status)
+{
+	struct attr a;
+
+	if (inode >= INODE_INTERNAL || inode == INODE_ROOT ||
+	    handles_inode_open(&v->handles, inode))
+		return status;
+	/* in the trash since the kernel heard of it */
+	if (status == -EPERM &&
+	    (meta_getattr(v->conf.meta, inode, &a) < 0 || a.parent <= INODE_TRASH ||
+	     !attrcache_pages_other(v->told, inode, &a)))
+		return status;
+	if (status != -EPERM && status != -ENOENT)
+		return status;
+	return once(v, inode) ? -ESTALE : status;
 }
 
 struct flush_wait {
@@ -321,12 +372,52 @@ void vfs_free(struct vfs *v)
 	vfs_root_fini(&v->root);
 	attrcache_free(v->known);
 	attrcache_free(v->told);
+	attrcache_free(v->listed);
+	opencache_free(v->opened);
 	free(v);
 }
 
 /* --- directories --- */
 
-int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct handle **ret)
+/* the directory is as the kernel's listing shows it */
+static bool unchanged(struct vfs *v, uint64_t inode)
+{
+	struct attr a;
+
+	return meta_getattr(v->conf.meta, inode, &a) == 0 &&
+	       !attrcache_pages_other(v->listed, inode, &a);
+}
+
+static int64_t time_us(const struct time_ns *t)
+{
+	return t->sec > INT64_MAX / 2000000 ? INT64_MAX / 2 : t->sec * 1000000 + t->nsec / 1000;
+}
+
+static int64_t real_us(void)
+{
+	struct time_ns now;
+
+	clock_real(&now.sec, &now.nsec);
+	return time_us(&now);
+}
+
+/* A listing asked for at asked shows the directory as it was with a. Its times change at most every
+ * --skip-dir-mtime, so one that changed a moment before may have changed again behind the listing, with
+ * the same times. */
+static void note_listed(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked)
+{
+	int64_t age = real_us() - (int64_t)(clock_us() - asked) -
+		      MAX(time_us(&a->mtime), time_us(&a->ctime));
+
+	if (age > (int64_t)v->conf.listed_us + CLOCKS_APART_US &&
+	    !attrcache_changed_since(v->known, inode, asked))
+		(void)attrcache_pages_match(v->listed, inode, a);
+	else
+		attrcache_pages_forget(v->listed, inode);
+}
+
+int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct handle **ret,
+		bool *ret_keep)
 {
 	int r = c->check ? meta_access(v->conf.meta, c, inode, 4, NULL) : 0;
 	struct handle *h;
@@ -336,6 +427,7 @@ int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct 
 	h = handle_new(&v->handles, v, HANDLE_DIR, inode, O_RDONLY);
 	if (!h)
 		return -ENOMEM;
+	*ret_keep = v->listed && unchanged(v, inode);
 	*ret = h;
 	return 0;
 }
@@ -357,6 +449,8 @@ int vfs_readdir_load(struct handle *h, bool with_attr)
 	h->dir = dir;
 	h->dir_us = asked;
 	h->dir_parent = self.attr.parent ? self.attr.parent : INODE_ROOT;
+	if (v->listed)
+		note_listed(v, h->inode, &self.attr, asked);
 	if (v->conf.atime != ATIME_NONE)
 		(void)meta_touch_atime(v->conf.meta, h->inode, &self.attr);
 	return 0;

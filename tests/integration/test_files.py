@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import stat
 
 import pytest
 from lab import BLOCK, noise, write_file
@@ -146,8 +147,12 @@ def test_rename_flags(two):
     os.mkdir(m1.path("sub"))
     renameat2(m1.path("d"), m1.path("sub/n"), 1)
     assert read(m2.path("sub/n")) == b"a"
+    renameat2(m1.path("sub/n"), m1.path("sub/moved"), 4)
+    assert read(m2.path("sub/moved")) == b"a"
+    white = os.stat(m1.path("sub/n"))
+    assert stat.S_ISCHR(white.st_mode) and white.st_rdev == 0
     with pytest.raises(OSError) as e:
-        renameat2(m1.path("a"), m1.path("none"), 4)
+        renameat2(m1.path("a"), m1.path("none"), 8)
     assert e.value.errno == errno.EINVAL
 
 

@@ -419,6 +419,14 @@ def test_a_name_that_is_another_files_now_is_looked_up_again(lab, file_volume):
     os.unlink(a.path("f"))
     os.rename(a.path("g"), a.path("f"))
     assert reads(b.path("f"))() == b"new"
+    # one that is gone altogether, and made anew where it was known
+    os.unlink(a.path("f"))
+    L.write_file(b.path("f"), b"again")
+    assert reads(a.path("f"))() == b"again"
+    os.unlink(a.path("f"))
+    L.write_file(a.path("f"), b"once more")
+    os.chmod(b.path("f"), 0o640)
+    assert stat.S_IMODE(os.stat(a.path("f")).st_mode) == 0o640
 
 
 def test_times_show_the_last_write_before_it_is_committed(lab, file_volume):
@@ -476,6 +484,52 @@ def test_a_long_listing_brings_all_attributes(lab, redis, file_volume):
         with os.scandir(m.path("d")) as it:
             assert len([e.stat() for e in it]) == 3000
     assert commands(redis, listing) < 20
+
+
+def test_a_file_is_opened_again_without_asking(lab, redis, file_volume):
+    a = lab.mount(file_volume, "a", [*LONG, "--open-cache", "2", "--heartbeat", "1h"])
+    b = lab.mount(file_volume, "b", [*LONG, "--heartbeat", "1h"])
+    for n in range(20):
+        L.write_file(b.path(f"f{n}"), b"x" * 100)
+
+    def read_all():
+        for n in range(20):
+            with open(a.path(f"f{n}"), "rb") as f:
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                assert len(f.read()) == 100
+    read_all()
+    assert commands(redis, read_all) <= 3
+    # what this mount changed itself is asked for
+    L.write_file(a.path("f1"), b"own")
+    assert reads(a.path("f1"))() == b"own"
+    # and what others changed, after that time
+    L.write_file(b.path("f2"), b"theirs")
+    L.wait_for("the new bytes", lambda: reads(a.path("f2"))() == b"theirs", 5, 0.2)
+
+
+def test_listings_are_kept_and_right(lab, redis, file_volume):
+    a = lab.mount(file_volume, "a", [*LONG, "--readdir-cache", "--heartbeat", "1h"])
+    b = lab.mount(file_volume, "b", [*LONG, "--heartbeat", "1h"])
+    os.mkdir(b.path("d"))
+    names = {f"n{n}" for n in range(100)}
+    for n in names:
+        L.write_file(b.path("d", n), b"")
+    time.sleep(2.2)
+
+    def listing():
+        assert set(os.listdir(a.path("d"))) == names
+    for _ in range(3):
+        listing()
+    # one question, of the directory alone
+    assert commands(redis, listing) <= 1
+    for m in (b, a, b, b):
+        name = f"new{len(names)}"
+        L.write_file(m.path("d", name), b"")
+        names.add(name)
+        listing()
+        os.unlink(m.path("d", name))
+        names.remove(name)
+        listing()
 
 
 # --- waiting for a Redis that hangs ---

@@ -145,6 +145,36 @@ static void directories(void **state)
 	attrcache_free(c);
 }
 
+static void answers_are_kept_until_something_changes(void **state)
+{
+	const struct attr a = {.type = INODE_FILE, .length = 5};
+	struct attrcache *c;
+	struct attr got;
+	uint64_t asked;
+
+	(void)state;
+	assert_int_equal(attrcache_new(10, &c), 0);
+	assert_true(attrcache_seen(c, 1, 100));
+	attrcache_keep(c, 1, &a, 100);
+	assert_true(attrcache_dir(c, 1, &got, &asked) && got.length == 5 && asked == 100);
+	attrcache_changed(c, 1, 150);
+	assert_false(attrcache_dir(c, 1, &got, &asked));
+	/* asked for before the change */
+	assert_false(attrcache_seen(c, 1, 140));
+	attrcache_keep(c, 1, &a, 140);
+	assert_false(attrcache_dir(c, 1, &got, &asked));
+	assert_true(attrcache_seen(c, 1, 200));
+	attrcache_keep(c, 1, &a, 200);
+	assert_true(attrcache_dir(c, 1, &got, &asked));
+	/* somebody lost a name: it may be this one */
+	attrcache_changed_some(c, 250);
+	assert_false(attrcache_dir(c, 1, &got, &asked));
+	assert_true(attrcache_seen(c, 1, 240));
+	attrcache_keep(c, 1, &a, 240);
+	assert_false(attrcache_dir(c, 1, &got, &asked));
+	attrcache_free(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -154,6 +184,7 @@ int main(void)
 		cmocka_unit_test(nothing_known_of_another_volume_counts),
 		cmocka_unit_test(the_oldest_inode_is_forgotten_at_the_limit),
 		cmocka_unit_test(directories),
+		cmocka_unit_test(answers_are_kept_until_something_changes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

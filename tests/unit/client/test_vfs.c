@@ -570,7 +570,7 @@ static void a_listing_is_a_snapshot_that_offsets_count(void **state)
 	assert_int_equal(vfs_mknod(w.v, &root, INODE_ROOT, "one", INODE_FILE, 0644, 0, 0, NULL, &e),
 			 0);
 	usleep(2);
-	assert_int_equal(vfs_opendir(w.v, &root, INODE_ROOT, &h), 0);
+	assert_int_equal(vfs_opendir(w.v, &root, INODE_ROOT, &h, &(bool){false}), 0);
 	assert_false(vfs_readdir_at(h, 0, &d)); /* nothing loaded */
 	assert_int_equal(vfs_readdir_load(h, true), 0);
 	list(h, 0, &all, &full);
@@ -612,7 +612,7 @@ static void a_changed_inode_is_listed_without_attributes(void **state)
 	assert_int_equal(meta_mknod(w.meta, &root, e.inode, "f", INODE_FILE, 0644, 0, 0, NULL,
 				    &inode, &e.attr),
 			 0);
-	assert_int_equal(vfs_opendir(w.v, &root, e.inode, &dir), 0);
+	assert_int_equal(vfs_opendir(w.v, &root, e.inode, &dir, &(bool){false}), 0);
 	assert_int_equal(vfs_readdir_load(dir, true), 0);
 	assert_true(vfs_readdir_at(dir, 2, &d));
 	assert_true(d.full);
@@ -661,8 +661,10 @@ static void labels_of_the_kernel_are_never_stored(void **state)
 	start(&w, false);
 	assert_int_equal(vfs_mknod(w.v, &root, INODE_ROOT, "f", INODE_FILE, 0644, 0, 0, NULL, &e),
 			 0);
-	assert_int_equal(vfs_getxattr(w.v, &root, e.inode, "security.capability", &value, &len), -ENODATA);
-	assert_int_equal(vfs_setxattr(w.v, &root, e.inode, "security.selinux", "x", 1, 0), -ENOTSUP);
+	assert_int_equal(vfs_getxattr(w.v, &root, e.inode, "security.capability", &value, &len),
+			 -ENODATA);
+	assert_int_equal(vfs_setxattr(w.v, &root, e.inode, "security.selinux", "x", 1, 0),
+			 -ENOTSUP);
 	assert_int_equal(vfs_setxattr(w.v, &root, e.inode, "system.posix_acl_access", "x", 1, 0),
 			 -ENOTSUP);
 	assert_int_equal(vfs_setxattr(w.v, &root, e.inode, "user.a", "value", 5, 0), 0);
