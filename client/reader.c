@@ -9,7 +9,8 @@
  *	rread_issue	sends up to PARALLEL parts at a time
  *	rread_finish	completes it, or sends it back to the first step
  *
- * It goes back when an object is missing (once: the slices may have been compacted) or the group
+ * It goes back when an object is missing (the slices may have been compacted; not twice for the same
+ * object) or the group
  * failed to answer (io_retries times, later and later). A read that needs more than one block
  * copies each answer out as it comes: it holds no memory of the pool while it waits for more. The
  * copy comes from malloc: at most one request of the kernel (1 MiB) a read, and as many of them as
@@ -24,6 +25,7 @@
 enum {
 	PARALLEL = 32,
 	IOV_MOST = 256,
+	REREADS = 16,
 	ZEROS = 1 << 20,
 };
 
@@ -53,7 +55,9 @@ struct rread {
 	unsigned pending;      /* atomic: requests out, and one for whoever issues */
 	unsigned failures;     /* atomic */
 	unsigned tries;
-	bool reread, random, planned;
+	unsigned rereads;
+	struct block_range missing; /* for which the list was read again */
+	bool random, planned;
 	struct loop_job job;
 	struct loop_timer timer;
 };
@@ -254,8 +258,11 @@ static void rread_failed(struct rread *rr)
 	for (size_t i = 1; i < rr->n; i++)
 		if (badness(rr->parts[i].status) > badness(worst->status))
 			worst = &rr->parts[i];
-	if (worst->status == -ENODATA && !rr->reread) {
-		rr->reread = true;
+	/* the same block again: it is really gone, and no list was compacted meanwhile */
+	if (worst->status == -ENODATA && rr->rereads < REREADS &&
+	    (worst->range.slice != rr->missing.slice || worst->range.index != rr->missing.index)) {
+		rr->rereads++;
+		rr->missing = worst->range;
 		rfile_invalidate(rr->f);
 		rread_again(rr);
 		return;

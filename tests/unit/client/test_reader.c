@@ -354,6 +354,46 @@ static void with_faults(struct data_env *e, const struct fault_rule *rule)
 	assert_int_equal(rhandle_new(e->rfile, &e->handle), 0);
 }
 
+static struct data_env *racing;
+static unsigned races;
+
+/* another client compacts behind each look at the list, and deletes at once */
+static void compacts_again(void)
+{
+	struct data_env *e = racing;
+	struct slice *s = e->meta.chunk[0].s;
+	uint64_t old = s[0].id;
+
+	if (races == 0)
+		return;
+	races--;
+	env_put_slice(e, 0, 0, (const unsigned char *)"abcdef", 6);
+	mtx_lock(&e->meta.lock);
+	s = e->meta.chunk[0].s;
+	s[0] = s[1];
+	e->meta.chunk[0].n = 1;
+	mtx_unlock(&e->meta.lock);
+	assert_int_equal(client_delete_slice(&e->deleter, old, 6), 0);
+}
+
+static void a_reader_that_is_overtaken_several_times_gets_there(void **state)
+{
+	struct data_env e;
+	unsigned char buf[8];
+
+	(void)state;
+	env_start(&e, BS, 16 * BS, CODEC_NONE, 0);
+	env_put_slice(&e, 0, 0, (const unsigned char *)"abcdef", 6);
+	racing = &e;
+	races = 5;
+	e.meta.hook = compacts_again;
+	assert_int_equal(env_read(&e, 0, buf, 6), 6);
+	assert_memory_equal(buf, "abcdef", 6);
+	assert_int_equal(races, 0);
+	e.meta.hook = NULL;
+	env_stop(&e);
+}
+
 static void damaged_and_late_answers_are_asked_for_again(void **state)
 {
 	static const int statuses[] = {-EBADMSG, -ETIMEDOUT, -EHOSTDOWN};
@@ -576,6 +616,7 @@ int main(void)
 		cmocka_unit_test(own_length_counts_while_it_is_dirty),
 		cmocka_unit_test(committed_length_does_not_outlive_a_truncate_elsewhere),
 		cmocka_unit_test(compacted_slices_are_looked_up_again),
+		cmocka_unit_test(a_reader_that_is_overtaken_several_times_gets_there),
 		cmocka_unit_test(missing_object_is_an_error_after_one_more_look),
 		cmocka_unit_test(damaged_and_late_answers_are_asked_for_again),
 		cmocka_unit_test(retries_end),
