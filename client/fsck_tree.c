@@ -43,7 +43,7 @@ static int entry(void *arg, const struct walk_dir *dir, const char *name, uint64
 			return -ENOMEM;
 		s->v = attr->length;
 	}
-	if (attr && type == INODE_FILE && attr->nlink > 1) {
+	if (attr && type != INODE_DIR && attr->nlink > 1) {
 		s = numtable_at(&t->links, inode, 0);
 		if (!s)
 			return -ENOMEM;
