@@ -75,6 +75,11 @@ static int wanted(struct job *j, uint8_t *ret)
 	return 0;
 }
 
+static void answer_set(struct job *j)
+{
+	job_reply_ioctl(j, NULL, 0);
+}
+
 static void do_set(struct job *j)
 {
 	struct attr want = {0};
@@ -89,7 +94,8 @@ static void do_set(struct job *j)
 	if (r < 0)
 		job_reply_err(j, r);
 	else
-		job_reply_ioctl(j, NULL, 0);
+		/* the kernel does not know that an ioctl changes them */
+		job_forget_attr(j, answer_set);
 }
 
 void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,

@@ -376,6 +376,21 @@ void job_queue_always(struct job *j, void (*run)(struct job *j))
 	workq_push_always(j->f->conf.meta, &j->work);
 }
 
+static void forgotten(struct fuse_note *note)
+{
+	struct job *j = container_of(note, struct job, note);
+
+	j->work.fn = run_always;
+	workq_push_always(j->f->conf.meta, &j->work);
+}
+
+void job_forget_attr(struct job *j, void (*run)(struct job *j))
+{
+	j->run = run;
+	j->note = (struct fuse_note){.inode = j->ino, .done = forgotten};
+	fuse_notify_attr(j->f->conf.notify, &j->note);
+}
+
 void job_queue_local(struct job *j, void (*run)(struct job *j))
 {
 	j->run = run;

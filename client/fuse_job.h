@@ -131,6 +131,9 @@ void job_queue_always(struct job *j, void (*run)(struct job *j));
 /* the same, in the queue for what asks nobody */
 void job_queue_local(struct job *j, void (*run)(struct job *j));
 
+/* The kernel forgets the attributes of j->ino, then run(j) in the meta workq. For a job that has begun. */
+void job_forget_attr(struct job *j, void (*run)(struct job *j));
+
 /* For what is not queued but may take long: an interrupt answers EINTR if its asker is being
  * killed. Other signals let it finish: they must not turn a page fault into SIGBUS or a read(2)
  * into an error. false: it was killed before and is answered. */

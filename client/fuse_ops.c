@@ -355,21 +355,9 @@ static void op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent, const cha
 
 /* --- open files --- */
 
-/* Close-to-open: a reader must not see the length of before, so the kernel forgets it before the open
- * is answered; in a thread that may wait. */
-static void answer_open(struct workq_job *work)
+static void answer_open(struct job *j)
 {
-	struct job *j = container_of(work, struct job, work);
-
 	job_reply_open(j, NULL, TAKE_PTR(j->h), j->keep);
-}
-
-static void open_noted(struct fuse_note *note)
-{
-	struct job *j = container_of(note, struct job, note);
-
-	j->work.fn = answer_open;
-	workq_push_always(j->f->conf.meta, &j->work);
 }
 
 static void do_open(struct job *j)
@@ -390,8 +378,8 @@ static void do_open(struct job *j)
 	} else if (h->kernel_old) {
 		j->h = h;
 		j->keep = keep;
-		j->note = (struct fuse_note){.inode = j->ino, .done = open_noted};
-		fuse_notify_attr(j->f->conf.notify, &j->note);
+		/* close-to-open: a reader must not see the length of before */
+		job_forget_attr(j, answer_open);
 	} else {
 		job_reply_open(j, NULL, h, keep);
 	}

@@ -19,6 +19,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 KEEP_SIZE, PUNCH, COLLAPSE, ZERO = 1, 2, 8, 16
 IMMUTABLE, APPEND = 0x10, 0x20
 FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR = 0x80086601, 0x40086602, 0x801C581F, 0x401C5820
+LONG = ["--attr-cache", "60", "--entry-cache", "60", "--dir-entry-cache", "60"]
 DIRECTORY_CACHES_OFF = ["--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0"]
 
 
@@ -228,12 +229,13 @@ def test_immutable_and_append_only_are_as_in_juicefs(both):
 
 
 def test_the_other_ioctl_for_flags(lab, file_volume):
-    m = lab.mount(file_volume, flags=["--enable-ioctl"])
+    m = lab.mount(file_volume, flags=["--enable-ioctl", *LONG])
     L.write_file(m.path("f"), b"")
     fd = os.open(m.path("f"), os.O_RDONLY)
+    before = os.fstat(fd).st_ctime_ns
     fcntl.ioctl(fd, FS_IOC_FSSETXATTR, struct.pack("IIIII8x", 0x10, 0, 0, 0, 0))
     assert struct.unpack("IIIII8x", fcntl.ioctl(fd, FS_IOC_FSGETXATTR, bytes(28)))[0] == 0x10
-    assert flags_of(m.path("f")) == APPEND
+    assert flags_of(m.path("f")) == APPEND and os.fstat(fd).st_ctime_ns > before
     os.close(fd)
     set_flags(m.path("f"), 0)
 
@@ -387,9 +389,6 @@ def test_access_times_change_as_asked_for(lab, file_volume, mode):
 
 
 # --- two mounts, and what the kernel keeps ---
-
-LONG = ["--attr-cache", "60", "--entry-cache", "60", "--dir-entry-cache", "60"]
-
 
 def test_an_open_sees_what_was_closed_elsewhere_whatever_the_kernel_keeps(lab, file_volume):
     a, b = lab.mount(file_volume, "a", LONG), lab.mount(file_volume, "b", LONG)
