@@ -5,7 +5,8 @@
 --    uid, gid, umask, capacity, inodes, '1' with lists, then each one's new number (8 bytes), entry
 --    (9 bytes) and name
 -- -> for each: what happened ('done', 'skip': it is gone, or was done before, 'big': it has too many
---    chunks for one script) and its length; fewer than asked for when they are too many
+--    chunks for one script), its length, and the copy's uid and gid (8 bytes); fewer than asked for
+--    when they are too many
 local old = done()
 if old then
 	return old
@@ -113,7 +114,10 @@ for i = 13, #ARGV - 3 do
 		sum.inodes = sum.inodes + 1
 		sum.pages = sum.pages + (kind(a) == FILE and pages(field(a, LENGTH)) or 1)
 	end
-	r[#r + 1], r[#r + 2] = what, what == 'done' and kind(a) == FILE and field(a, LENGTH) or NONE
+	local n = #r
+	r[n + 1] = what
+	r[n + 2] = what == 'done' and kind(a) == FILE and field(a, LENGTH) or NONE
+	r[n + 3] = a and keep and field(a, UID) or p32(tonumber(ARGV[7])) .. p32(tonumber(ARGV[8]))
 end
 if over(sum.pages, sum.inodes, ARGV[10], ARGV[11]) then
 	return fail(ENOSPC)

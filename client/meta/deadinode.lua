@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A record that no directory names.
--- ARGV: token, number, now, inode (text) -> {'gone', type, length}, or {'none'}
+-- ARGV: token, number, now, inode (text) -> {'gone', type, length, uid and gid (8 bytes)}, or {'none'}
 local old = done()
 if old then
 	return old
@@ -25,4 +25,4 @@ call('DEL', P .. 'i' .. ino, P .. 'x' .. ino, P .. 's' .. ino, P .. 'p' .. ino)
 for _, k in ipairs({ 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }) do
 	call('HDEL', P .. k, ino)
 end
-return finish({ 'gone', typ, length })
+return finish({ 'gone', typ, length, field(a, UID) })

@@ -1,19 +1,20 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A detached directory that is empty goes.
--- ARGV: token, number, now, inode (text)
+-- ARGV: token, number, now, inode (text) -> {its uid and gid (8 bytes); '' when it had no record}
 local old = done()
 if old then
 	return old
 end
 local ino = ARGV[4]
 if not call('ZSCORE', P .. 'detachedNodes', ino) then
-	return 0
+	return { '' }
 end
 if call('HLEN', P .. 'd' .. ino) > 0 then
 	return fail(ENOTEMPTY)
 end
 need_counters('usedSpace', 'totalInodes')
 need_hashes('dirDataLength', 'dirUsedSpace', 'dirUsedInodes')
+local a = get(ino)
 if call('DEL', P .. 'i' .. ino) == 1 then
 	account(-1, -1)
 end
@@ -23,4 +24,4 @@ for _, k in ipairs({ 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }) do
 	call('HDEL', P .. k, ino)
 end
 log(ARGV[3], 'CLEANUP', nil, ino)
-return finish(1)
+return finish({ a and field(a, UID) or '' })

@@ -6,6 +6,7 @@
  * a few more are started (tree.c). */
 #include "client/meta/meta_redis.h"
 
+#include "client/meta/meta_redis_quota.h"
 #include "client/meta/tree.h"
 #include "common/log.h"
 
@@ -16,6 +17,7 @@ struct cloning {
 	const struct meta_ctx *c;
 	bool preserve;
 	uint32_t umask;
+	int64_t space, inodes; /* made so far; relaxed atomics */
 };
 
 struct clone_buf {
@@ -62,6 +64,18 @@ static int clone_eval(struct cloning *cl, const char *where, uint64_t dir,
 	r = op_eval(mr, SC_CLONE, &args, ret);
 	op_end(mr, &args);
 	return r;
+}
+
+/* answer at of the script: something was made */
+static void cloned(struct cloning *cl, const struct redis_reply *reply, size_t at, uint64_t length)
+{
+	int64_t space = (int64_t)align4k(length);
+	uint64_t owner;
+
+	__atomic_add_fetch(&cl->space, space, __ATOMIC_RELAXED);
+	__atomic_add_fetch(&cl->inodes, 1, __ATOMIC_RELAXED);
+	if (!reply_be64(reply_at(reply, at + 2), &owner))
+		quota_owner(cl->t.mr, (uint32_t)(owner >> 32), (uint32_t)owner, space, 1);
 }
 
 /* one step: some of the chunks, *ret_n: how many */
@@ -130,6 +144,8 @@ static int big_clone(struct cloning *cl, uint64_t dir, const struct tree_entry *
 		return 0; /* gone, or there already */
 	*ret_inode = b->inode[0];
 	r = reply_be64(reply_at(reply, 1), ret_length);
+	if (!r)
+		cloned(cl, reply, 0, *ret_length);
 	return r ? r : lists_clone(cl, e->inode, b->inode[0]);
 }
 
@@ -151,15 +167,17 @@ static int clone_some(struct cloning *cl, uint64_t dir, const struct tree_entry 
 
 	if (r)
 		return r;
-	done = reply_len(reply) / 2;
+	done = reply_len(reply) / 3;
 	if (done == 0 || done > n)
 		return -EIO;
 	for (size_t i = 0; i < done && !r; i++) {
-		r = reply_be64(reply_at(reply, 2 * i + 1), &length);
-		if (!r && reply_is(reply_at(reply, 2 * i), "big"))
+		r = reply_be64(reply_at(reply, 3 * i + 1), &length);
+		if (!r && reply_is(reply_at(reply, 3 * i), "big"))
 			r = big_clone(cl, dir, &e[i], b, &inode, &length);
-		else if (reply_is(reply_at(reply, 2 * i), "skip"))
+		else if (reply_is(reply_at(reply, 3 * i), "skip"))
 			continue;
+		else if (!r)
+			cloned(cl, reply, 3 * i, length);
 		files++;
 		bytes += length;
 	}
@@ -205,6 +223,7 @@ static int clone_enter(struct tree *t, const struct tree_dir *d, const struct tr
 		r = 1;
 	if (!r) {
 		*ret_tag = b->inode[0];
+		cloned(cl, reply, 0, 0);
 		tree_count(t, 1, 0);
 	}
 	free(b);
@@ -217,8 +236,12 @@ int detached_clean(struct meta_redis *mr, uint64_t inode, struct meta_progress *
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
-	int r = remove_below(mr, inode, true, p);
+	uint64_t owner;
+	int r;
 
+	quota_detach(mr, inode);
+	r = remove_below(mr, inode, true, p);
+	quota_attach(mr, inode);
 	if (r)
 		return r;
 	args_init(&args, mr);
@@ -226,6 +249,8 @@ int detached_clean(struct meta_redis *mr, uint64_t inode, struct meta_progress *
 	args_u64(&args, inode);
 	r = op_eval(mr, SC_DETACHED, &args, &reply);
 	op_end(mr, &args);
+	if (!r && !reply_be64(reply_at(reply, 0), &owner))
+		quota_owner(mr, (uint32_t)(owner >> 32), (uint32_t)owner, -(int64_t)align4k(0), -1);
 	return r;
 }
 
@@ -243,9 +268,11 @@ static int attach(struct cloning *cl, uint64_t inode, uint64_t parent, const cha
 	args_text(&args, name);
 	r = op_eval(mr, SC_ATTACH, &args, &reply);
 	op_end(mr, &args);
-	if (!r)
-		stat_add(mr, parent, 0, 4096, 1);
-	return r;
+	if (r)
+		return r;
+	stat_add(mr, parent, 0, 4096, 1);
+	quota_dir(mr, parent, cl->space - 4096, cl->inodes - 1); /* what is below it */
+	return 0;
 }
 
 /* a directory that nobody sees: a copy of e's */
@@ -258,8 +285,10 @@ static int detached_new(struct cloning *cl, const struct tree_entry *e, uint64_t
 
 	if (!r && !reply_is(reply_at(reply, 0), "done"))
 		r = -EIO;
-	if (!r)
+	if (!r) {
 		*ret = b->inode[0];
+		cloned(cl, reply, 0, 0);
+	}
 	free(b);
 	return r;
 }
@@ -305,12 +334,14 @@ static int clone_big_file(struct cloning *cl, const struct tree_entry *e, uint64
 
 	if (r)
 		return r;
+	quota_detach(cl->t.mr, dir);
 	r = big_clone(cl, dir, e, b, &inode, ret_length);
 	if (!r && !inode)
 		r = -ENOENT;
 	if (!r)
 		r = redis_rename(m, &root, dir, e->name, parent, e->name, RENAME_F_NOREPLACE,
 				 &moved, &a);
+	quota_attach(cl->t.mr, dir);
 	detached_drop(cl, dir);
 	return r;
 }
@@ -331,12 +362,31 @@ static int clone_file(struct cloning *cl, const struct tree_entry *e, uint64_t p
 	else if (!r)
 		r = reply_be64(reply_at(reply, 1), &length);
 	/* a rename told the statistics itself */
-	if (!r && reply_is(reply_at(reply, 0), "done"))
+	if (!r && reply_is(reply_at(reply, 0), "done")) {
+		cloned(cl, reply, 0, length);
 		stat_add(cl->t.mr, parent, (int64_t)length, (int64_t)align4k(length), 1);
+	}
 	if (!r)
 		tree_count(&cl->t, 1, length);
 	free(b);
 	return r;
+}
+
+/* kept owners are not asked: they have what they have */
+static int room(struct cloning *cl, uint64_t src, const struct attr *a, uint64_t parent)
+{
+	struct meta_redis *mr = cl->t.mr;
+	struct tree_sum sum = {0};
+	int r = 0;
+
+	if (!quota_limited(mr))
+		return 0;
+	if (a->type == INODE_DIR)
+		r = tree_sum(mr, src, false, cl->t.progress, &sum);
+	sum.space += (int64_t)align4k(a->type == INODE_FILE ? a->length : 0);
+	return r ? r
+		 : quota_room_tree(mr, parent, cl->preserve ? NULL : cl->c, sum.space,
+				   sum.inodes + 1);
 }
 
 int redis_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t parent,
@@ -355,6 +405,8 @@ int redis_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t
 		if (!r)
 			r = access_check(m, c, parent, &pa, ACCESS_WRITE | ACCESS_EXECUTE);
 	}
+	if (!r)
+		r = room(&cl, src, &a, parent);
 	if (r)
 		return r;
 	e.type = a.type;

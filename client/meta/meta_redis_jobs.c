@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include "client/meta/meta_redis.h"
+#include "client/meta/meta_redis_quota.h"
 #include "client/meta/scan.h"
 #include "common/clock.h"
 #include "common/log.h"
@@ -186,7 +187,7 @@ int meta_inode_clean(struct meta *m, uint64_t inode, struct meta_progress *p)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct meta_redis *mr = redis_engine(m);
-	uint64_t length;
+	uint64_t length, owner;
 	struct args args;
 	int r;
 
@@ -202,8 +203,11 @@ int meta_inode_clean(struct meta *m, uint64_t inode, struct meta_progress *p)
 	if (r || !reply_is(reply_at(reply, 0), "gone"))
 		return r;
 	r = reply_be64(reply_at(reply, 2), &length);
+	if (!r)
+		r = reply_be64(reply_at(reply, 3), &owner);
 	if (r)
 		return r;
+	quota_owner(mr, (uint32_t)(owner >> 32), (uint32_t)owner, -(int64_t)align4k(length), -1);
 	if (reply_int(reply_at(reply, 1)) == INODE_FILE)
 		delete_later(mr, inode, length);
 	count(p, 1, length);

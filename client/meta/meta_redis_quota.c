@@ -20,13 +20,18 @@ int quotas_new(struct quotas **ret)
 	struct quotas *q = calloc(1, sizeof(*q));
 	int r = q ? hashmap_init(&q->parents, 64) : -ENOMEM;
 
+	if (!r)
+		r = hashmap_init(&q->detached, 16);
+
 	for (int k = 0; k < QUOTA_KINDS && !r; k++)
 		r = hashmap_init(&q->of[k], 16);
 	if (r) {
 		for (int k = 0; q && k < QUOTA_KINDS; k++)
 			hashmap_fini(&q->of[k]);
-		if (q)
+		if (q) {
 			hashmap_fini(&q->parents);
+			hashmap_fini(&q->detached);
+		}
 		free(q);
 		return r;
 	}
@@ -65,6 +70,8 @@ void quotas_free(struct quotas *q)
 	}
 	hashmap_each(&q->parents, quota_free_node, NULL);
 	hashmap_fini(&q->parents);
+	hashmap_each(&q->detached, quota_free_node, NULL);
+	hashmap_fini(&q->detached);
 	free(q->flight);
 	cond_fini(&q->flushed);
 	mtx_fini(&q->lock);
@@ -134,7 +141,9 @@ static int parent_of(struct meta_redis *mr, uint64_t dir, uint64_t *ret)
 	int r;
 
 	mtx_lock(&q->lock);
-	n = hashmap_find(&q->parents, hash64(&dir, 8), parent_eq, &dir);
+	n = hashmap_find(&q->detached, hash64(&dir, 8), parent_eq, &dir);
+	if (!n)
+		n = hashmap_find(&q->parents, hash64(&dir, 8), parent_eq, &dir);
 	if (n)
 		parent = container_of(n, struct dir_parent, node)->parent;
 	moves = q->moves;
@@ -211,6 +220,38 @@ void quota_moved(struct meta_redis *mr, uint64_t from, uint64_t to, const struct
 {
 	quota_dir(mr, from, -m->space, -m->inodes);
 	quota_dir(mr, to, m->space, m->inodes);
+}
+
+bool quota_limited(struct meta_redis *mr)
+{
+	return has_limits(mr);
+}
+
+void quota_detach(struct meta_redis *mr, uint64_t dir)
+{
+	struct dir_parent *d = calloc(1, sizeof(*d));
+	struct quotas *q = mr->quotas;
+
+	if (!d)
+		return; /* what fails below it then is found by a check */
+	d->dir = dir;
+	mtx_lock(&q->lock);
+	hashmap_add(&q->detached, &d->node, hash64(&dir, 8));
+	mtx_unlock(&q->lock);
+}
+
+void quota_attach(struct meta_redis *mr, uint64_t dir)
+{
+	struct quotas *q = mr->quotas;
+	struct hash_node *n;
+
+	mtx_lock(&q->lock);
+	n = hashmap_find(&q->detached, hash64(&dir, 8), parent_eq, &dir);
+	if (n)
+		hashmap_del(&q->detached, n);
+	mtx_unlock(&q->lock);
+	if (n)
+		free(container_of(n, struct dir_parent, node));
 }
 
 void quota_reparented(struct meta_redis *mr, uint64_t dir)

@@ -28,6 +28,8 @@ void quotas_free(struct quotas *q);
 /* something is made in dir by c: one inode and a page */
 int quota_room_make(struct meta_redis *mr, uint64_t dir, const struct meta_ctx *c);
 /* the same for a whole tree, whose owner is c or (NULL) those that it has */
+/* whether anybody has a limit at all: for who would have to sum up first */
+bool quota_limited(struct meta_redis *mr);
 int quota_room_tree(struct meta_redis *mr, uint64_t dir, const struct meta_ctx *c, int64_t space,
 		    int64_t inodes);
 /* inode gets one more link, in dir */
@@ -50,6 +52,9 @@ int quota_room_move(struct meta_redis *mr, uint64_t from, const char *name, uint
 
 /* Behind a change. */
 void quota_moved(struct meta_redis *mr, uint64_t from, uint64_t to, const struct quota_move *m);
+/* a directory that nobody sees yet: what is done below it counts nowhere, until it is attached */
+void quota_detach(struct meta_redis *mr, uint64_t dir);
+void quota_attach(struct meta_redis *mr, uint64_t dir);
 /* a directory has another parent now */
 void quota_reparented(struct meta_redis *mr, uint64_t dir);
 /* entries of dir became so much more (or less); in the trash there are no quotas */

@@ -34,6 +34,7 @@ struct flight; /* meta_redis_quota_load.c */
 struct quotas {
 	struct mtx lock;
 	struct hashmap of[QUOTA_KINDS]; /* struct quota_entry by id */
+	struct hashmap detached; /* directories, struct dir_parent without a parent */
 	struct hashmap parents;		      /* of directories, as this client knows them */
 	uint64_t moves; /* directories that this client moved: what was asked before is stale */
 	uint64_t flush_no, version;

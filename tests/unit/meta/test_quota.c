@@ -264,7 +264,7 @@ static void step(struct world *w)
 
 	snprintf(one, sizeof(one), "n%u", pick(w, 6));
 	snprintf(two, sizeof(two), "n%u", pick(w, 6));
-	switch (pick(w, 12)) {
+	switch (pick(w, 14)) {
 	case 0:
 	case 1:
 	case 2:
@@ -300,6 +300,20 @@ static void step(struct world *w)
 	case 10:
 		if (!meta_lookup(w->m, &root_ctx, a, one, &x, &now))
 			(void)meta_setattr(w->m, &root_ctx, x, SET_UID | SET_GID, &at, &now);
+		break;
+	case 11: /* trees, seldom: they grow */
+		if (pick(w, 4) || meta_lookup(w->m, &root_ctx, a, one, &x, &now) ||
+		    in_itself(w, a, one, b))
+			break;
+		(void)meta_clone(w->m, who[pick(w, OWNERS)], x, b, two, pick(w, 2), 0, NULL);
+		break;
+	case 12:
+		if (pick(w, 3))
+			break;
+		if (pick(w, 2))
+			(void)meta_remove_tree(w->m, &root_ctx, a, one, pick(w, 2), NULL);
+		else if (!meta_tmpfile(w->m, who[pick(w, OWNERS)], a, 0600, 0, &x, &now))
+			(void)meta_link(w->m, &root_ctx, x, b, two, &now);
 		break;
 	default:
 		s = (struct slice){.pos = pick(w, 30000), .id = 0, .len = 1 + pick(w, 9000)};
