@@ -83,40 +83,39 @@ static int delete_range(struct meta_redis *mr, uint64_t inode, uint32_t from, ui
 	return r;
 }
 
+struct deletion {
+	struct meta_redis *mr;
+	uint64_t inode;
+	size_t skip; /* of a key, before the number of the chunk */
+};
+
+/* what is met again, because the scan began anew, is gone and costs one question */
+static int delete_page(void *arg, const struct redis_reply *page)
+{
+	const struct deletion *d = arg;
+	bool cut;
+	int r = 0;
+
+	for (size_t i = 0; page && i < reply_len(page) && !r; i++) {
+		size_t n;
+		const char *key = reply_text(reply_at(page, i), &n);
+
+		if (key && n > d->skip)
+			r = delete_chunk(d->mr, d->inode,
+					 (uint32_t)strtoul(key + d->skip, NULL, 10), &cut);
+	}
+	return r;
+}
+
 /* of a file with very many chunks: those that a scan of the database finds */
 static int delete_found(struct meta_redis *mr, uint64_t inode)
 {
-	char cursor[24] = "0", match[32];
-	size_t skip = strlen(mr->prefix) + 1;
-	bool cut;
+	struct deletion d = {.mr = mr, .inode = inode};
+	char match[48];
 
-	skip += (size_t)snprintf(match, sizeof(match), "%" PRIu64 "_", inode);
-	do {
-		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-		const struct redis_reply *page;
-		const char *next;
-		size_t n;
-		int r = redis_once(mr->own_redis, own_deadline(mr), &reply,
-				   "SCAN %s MATCH %sc%s* COUNT 10000", cursor, mr->prefix, match);
-
-		if (r)
-			return r;
-		page = reply_at(reply, 1);
-		next = page ? reply_text(reply_at(reply, 0), &n) : NULL;
-		if (!next || n >= sizeof(cursor))
-			return -EIO;
-		memcpy(cursor, next, n + 1);
-		for (size_t i = 0; i < reply_len(page) && !r; i++) {
-			const char *key = reply_text(reply_at(page, i), &n);
-
-			if (key && n > skip)
-				r = delete_chunk(mr, inode, (uint32_t)strtoul(key + skip, NULL, 10),
-						 &cut);
-		}
-		if (r)
-			return r;
-	} while (strcmp(cursor, "0") != 0);
-	return 0;
+	d.skip = (size_t)snprintf(match, sizeof(match), "%sc%" PRIu64 "_*", mr->prefix, inode) - 1;
+	return redis_pages(mr->own_redis, mr->base.conf.timeout_us, "SCAN", NULL, match, 10000,
+			   delete_page, &d);
 }
 
 /* chunk by chunk; member: its name in delfiles */

@@ -61,32 +61,28 @@ static int listing_add(struct listing *l, const struct redis_reply *name,
 	return str_error(&l->names);
 }
 
+static int listing_page(void *arg, const struct redis_reply *page)
+{
+	struct listing *l = arg;
+	int r = 0;
+
+	if (!page) { /* the beginning, perhaps again */
+		l->n = 0;
+		str_reset(&l->names);
+		return 0;
+	}
+	for (size_t i = 0; i + 1 < reply_len(page) && !r; i += 2)
+		r = listing_add(l, reply_at(page, i), reply_at(page, i + 1));
+	return r;
+}
+
 static int listing_scan(struct meta_redis *mr, uint64_t inode, struct listing *l)
 {
-	char cursor[24] = "0";
+	char key[48];
 
-	do {
-		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-		const struct redis_reply *page;
-		const char *next;
-		size_t n;
-		int r = redis_once(mr->redis, op_deadline(mr), &reply, "HSCAN %sd%llu %s COUNT %d",
-				   mr->prefix, (unsigned long long)inode, cursor, SCAN_COUNT);
-
-		if (r)
-			return op_error(r);
-		page = reply_at(reply, 1);
-		next = page ? reply_text(reply_at(reply, 0), &n) : NULL;
-		if (!next || n >= sizeof(cursor))
-			return -EIO;
-		memcpy(cursor, next, n + 1);
-		for (size_t i = 0; i + 1 < reply_len(page); i += 2) {
-			r = listing_add(l, reply_at(page, i), reply_at(page, i + 1));
-			if (r)
-				return r;
-		}
-	} while (strcmp(cursor, "0") != 0);
-	return 0;
+	snprintf(key, sizeof(key), "%sd%llu", mr->prefix, (unsigned long long)inode);
+	return op_error(redis_pages(mr->redis, mr->base.conf.timeout_us, "HSCAN", key, NULL,
+				    SCAN_COUNT, listing_page, l));
 }
 
 /* names become pointers, and those seen before go */
