@@ -3,6 +3,9 @@
  * hash of its full key names. Requests for one object go to its bucket's store as they are; those
  * for many (list, delete many, create bucket) become one for each bucket, and end when the last of
  * them has. No thread of its own; the lock is over the count of a request's parts. */
+#include <strings.h>
+#include <sys/stat.h>
+
 #include "common/mtx.h"
 #include "common/object/object.h"
 #include "common/workq.h"
@@ -273,6 +276,14 @@ static int each_conf(const struct object_conf *conf, unsigned i, struct workq *s
 	return r;
 }
 
+/* JuiceFS makes a directory with the first object that goes there: others are missing. What cannot
+ * be made shows at the first object, too. */
+static void make_directory(const struct object_conf *conf)
+{
+	if (strcasecmp(conf->storage, "file") == 0)
+		(void)mkdir(conf->bucket, 0755);
+}
+
 /* all of them or none: a name that is wrong for one is wrong for the first already */
 static int shard_change(struct object_store *base, const struct object_conf *conf, struct str *err)
 {
@@ -316,6 +327,8 @@ int object_shard_new(const struct object_conf *conf, struct loop *loop, struct o
 		struct object_conf one;
 
 		r = each_conf(conf, i, s->sums, &bucket, &one, err);
+		if (r == 0)
+			make_directory(&one);
 		if (r == 0)
 			r = object_open_one(&one, loop, &s->store[i], err);
 		if (r == 0)

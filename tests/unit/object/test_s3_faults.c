@@ -391,6 +391,62 @@ static void a_put_carries_its_checksums(void **state _unused_)
 	stop();
 }
 
+#define STORED "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+static void change(const char *query, const struct object_tier *tiers, size_t n)
+{
+	char url[160];
+	struct object_conf conf = {.storage = "s3",
+				   .bucket = url,
+				   .access_key = "AKNEW",
+				   .secret_key = "newsecret",
+				   .tiers = tiers,
+				   .n_tiers = n};
+	struct str err = STR_INIT;
+
+	(void)snprintf(url, sizeof(url), "%.90s2%s", srv.url, query);
+	if (object_change(store, &conf, &err))
+		fail_msg("%s", str_c(&err));
+	str_fini(&err);
+}
+
+/* bucket, keys, classes and tags of a setting that changed are in the next request */
+static void a_changed_setting_is_used_at_once(void **state _unused_)
+{
+	static const char *const answers[] = {STORED, STORED, STORED, STORED, STORED};
+	char class0[] = "STANDARD_IA", class2[] = "GLACIER", none[] = "", tag[] = "a key=b/c d";
+	const struct object_tier tiers[] = {{0, class0, none}, {2, class2, tag}};
+	struct object_conf wrong = {.storage = "s3", .bucket = "http://", .n_tiers = 0};
+	struct object_req req = {.op = OBJECT_PUT, .key = "k", .buf = buf, .cap = 5, .tier = 2};
+	struct str err = STR_INIT;
+
+	START(answers, 1);
+	assert_int_equal(object_run(store, &req), 0);
+	assert_non_null(strstr(seen(0), "PUT /bucket/k HTTP/1.1\r\n"));
+	assert_null(strstr(seen(0), "x-amz-storage-class"));
+	change("", tiers, 2);
+	assert_int_equal(object_run(store, &req), 0);
+	assert_non_null(strstr(seen(1), "PUT /bucket2/k HTTP/1.1\r\n"));
+	assert_non_null(strstr(seen(1), "Credential=AKNEW/"));
+	assert_non_null(strstr(seen(1), "\r\nx-amz-storage-class: GLACIER\r\n"));
+	assert_non_null(strstr(seen(1), "\r\nx-amz-tagging: a%20key=b%2Fc%20d\r\n"));
+	req.tier = 3; /* not there: as tier 0 */
+	assert_int_equal(object_run(store, &req), 0);
+	assert_non_null(strstr(seen(2), "\r\nx-amz-storage-class: STANDARD_IA\r\n"));
+	assert_null(strstr(seen(2), "x-amz-tagging"));
+	assert_non_null(strstr(seen(2), "x-amz-meta-crc32c"));
+	change("?disable-checksum=true", NULL, 0);
+	assert_int_equal(object_run(store, &req), 0);
+	assert_null(strstr(seen(3), "x-amz-meta-crc32c"));
+	assert_null(strstr(seen(3), "x-amz-storage-class"));
+	/* what makes no sense changes nothing */
+	assert_int_equal(object_change(store, &wrong, &err), -EINVAL);
+	assert_int_equal(object_run(store, &req), 0);
+	assert_non_null(strstr(seen(4), "PUT /bucket2/k HTTP/1.1\r\n"));
+	str_fini(&err);
+	stop();
+}
+
 static void deleting_many_sends_md5_and_hears_refusals(void **state _unused_)
 {
 	static const char *const answers[] = {
@@ -687,6 +743,7 @@ int main(void)
 		cmocka_unit_test(deadlines_hold_on_the_wire_and_in_the_queue),
 		cmocka_unit_test(the_queue_is_first_in_first_out_and_keeps_deadlines),
 		cmocka_unit_test(freeing_the_store_cancels_what_is_under_way),
+		cmocka_unit_test(a_changed_setting_is_used_at_once),
 		cmocka_unit_test(uploads_go_on_as_long_as_asked),
 		cmocka_unit_test(a_role_signs_when_nobody_gave_keys),
 		cmocka_unit_test(no_role_means_unsigned),

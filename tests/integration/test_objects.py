@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How objects lie in the store: every block size, shards, tags of tiers, and a store that changes under a mount; JuiceFS reads what we wrote
+and the reverse."""
+import json
+import os
+import random
+
+import pytest
+from lab import run, wait_for
+
+
+def write(path, data):
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def objects(folder):
+    return {os.path.relpath(os.path.join(p, f), folder): os.path.getsize(os.path.join(p, f)) for p, _, files in os.walk(folder) for f in files}
+
+
+@pytest.mark.parametrize("size", ["64K", "128K", "256K", "512K", "1M", "2M", "4M", "8M", "16M"])
+def test_every_block_size(lab, redis, juicefs, size):
+    meta, rnd = redis.url(1), random.Random(size)
+    n = int(size[:-1]) << (10 if size[-1] == "K" else 20)
+    hashed = ["--hash-prefix"] if size in ("128K", "8M") else []
+    lab.format(meta, "vol", flags=["--block-size", size, "--trash-days", "0", *hashed])
+    data = {f"f{k}": rnd.randbytes(k) for k in (n - 1, n, n + 1, 2 * n + 4097)}
+    m = lab.mount(meta)
+    for name, d in data.items():
+        write(m.path(name), d)
+    lengths = sorted(v for k, v in objects(f"{lab.folder}/objects/vol/chunks").items())
+    assert lengths == sorted([n - 1, n, n, 1, n, n, 4097])
+    j = lab.juice_mount(juicefs, meta)
+    for name, d in data.items():
+        assert read(j.path(name)) == d
+    write(j.path("theirs"), data[f"f{n + 1}"] * 2)
+    assert read(m.path("theirs")) == data[f"f{n + 1}"] * 2
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_shards(lab, redis, juicefs, theirs):
+    meta = redis.url(1)
+    if theirs:
+        run([juicefs, "format", meta, "vol", "--bucket", f"{lab.folder}/b%d", "--shards", "4", "--block-size", "64K"])
+    else:
+        lab.format(meta, "vol", bucket=f"{lab.folder}/b%d", flags=["--shards", "4", "--block-size", "64K"])
+    assert json.loads(redis.client(1).get("setting"))["Bucket"] == f"{lab.folder}/b%d/"
+    data = [random.Random(i).randbytes(1 << 20) for i in range(2)]
+    m = lab.mount(meta)
+    write(m.path("ours"), data[0])
+    j = lab.juice_mount(juicefs, meta)
+    write(j.path("theirs"), data[1])
+    assert read(j.path("ours")) == data[0] and read(m.path("theirs")) == data[1]
+    counts = [len(objects(f"{lab.folder}/b{i}/vol/chunks")) for i in range(4)]
+    assert sum(counts) == 32 and min(counts) > 0
+    out = run([juicefs, "fsck", meta]).stdout
+    assert "blocks: 32" in out or "32" in out
+
+
+def test_tags_of_tiers(lab, redis, rgw, bucket, juicefs):
+    meta, s3 = redis.url(1), rgw.client()
+    lab.format(meta, "vol", rgw, bucket, flags=["--tag", "team=vision", "--trash-days", "0"])
+    lab.stoke("config", meta, "--tier", "2", "--tag", "kind=cold data")
+    m = lab.mount(meta, flags=["--heartbeat", "1"])
+    write(m.path("warm"), b"warm")
+    write(m.path("cold"), b"")
+    run([juicefs, "tier", "set", meta, "--tier", "2", "/cold"], env=dict(lab.env, ACCESS_KEY=rgw.ACCESS, SECRET_KEY=rgw.KEY))
+
+    def tags():
+        keys = [o["Key"] for o in s3.list_objects_v2(Bucket=bucket, Prefix="vol/chunks/")["Contents"]]
+        return {k: {t["Key"]: t["Value"] for t in s3.get_object_tagging(Bucket=bucket, Key=k)["TagSet"]} for k in keys}
+    warm = set(tags())
+    write(m.path("cold"), b"cold")
+    assert [t for k, t in tags().items() if k in warm] == [{"team": "vision"}]
+    assert [t for k, t in tags().items() if k not in warm] == [{"kind": "cold data"}]
+    # a tag that changes is taken at the next heartbeat
+    lab.stoke("config", meta, "--tag", "team=audio")
+    wait_for("the heartbeat", lambda: "is in use" in m.text() or "are in use" in m.text())
+    seen = set(tags())
+    write(m.path("later"), b"later")
+    assert [t for k, t in tags().items() if k not in seen] == [{"team": "audio"}]
+
+
+def test_a_bucket_that_moves_is_followed_without_a_new_mount(lab, redis, rgw, bucket):
+    meta, s3 = redis.url(1), rgw.client()
+    lab.format(meta, "vol", rgw, bucket, flags=["--trash-days", "0"])
+    d = lab.daemon(meta, 1)
+    m = lab.group_mount(meta, flags=["--heartbeat", "1"])
+    write(m.path("before"), b"before")
+    other = bucket + "-2"
+    s3.create_bucket(Bucket=other)
+    for o in s3.list_objects_v2(Bucket=bucket)["Contents"]:
+        s3.copy_object(Bucket=other, Key=o["Key"], CopySource={"Bucket": bucket, "Key": o["Key"]})
+    lab.stoke("config", meta, "--bucket", f"{rgw.url}/{other}")
+    for p in (m, d):
+        wait_for("the heartbeat", lambda p=p: "are in use" in p.text(), 30)
+    for o in s3.list_objects_v2(Bucket=bucket)["Contents"]:
+        s3.delete_object(Bucket=bucket, Key=o["Key"])
+    m.drop_caches()
+    write(m.path("after"), b"after")
+    assert read(m.path("before")) == b"before" and read(m.path("after")) == b"after"
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+    assert len([o for o in s3.list_objects_v2(Bucket=other)["Contents"] if "/chunks/" in o["Key"]]) == 2
+    assert d.running()
+
+
+def test_upload_limit(lab, redis):
+    import time
+    meta = redis.url(1)
+    lab.format(meta, "vol")
+    lab.stoke("config", meta, "--upload-limit", "16")  # 2 MB/s
+    m = lab.mount(meta, flags=["--heartbeat", "1"])
+    began = time.monotonic()
+    fd = os.open(m.path("f"), os.O_CREAT | os.O_WRONLY)
+    os.write(fd, bytes(5 << 20))
+    os.fsync(fd)
+    assert time.monotonic() - began > 1.5
+    lab.stoke("config", meta, "--upload-limit", "0")
+    time.sleep(2.5)  # two heartbeats
+    began = time.monotonic()
+    os.write(fd, bytes(5 << 20))
+    os.fsync(fd)
+    os.close(fd)
+    assert time.monotonic() - began < 1.5
+
+
+@pytest.mark.parametrize("storage", ["gs", "hdfs", "sftp", "azure"])
+def test_stores_that_do_not_speak_s3_are_refused_by_name(lab, redis, storage):
+    meta, c = redis.url(1), redis.client(1)
+    lab.format(meta, "vol")
+    c.set("setting", json.dumps({**json.loads(c.get("setting")), "Storage": storage}, indent=0))
+    m = lab.mount(meta, wait=False)
+    assert m.p.wait(20) == 1
+    assert storage in m.text() and len(m.text().strip().splitlines()) == 1
