@@ -35,6 +35,7 @@ struct attrcache {
 	uint64_t moved_us; /* when the volume became another one; 0: never */
 	uint64_t some_us;  /* when inodes without a number were changed here */
 	uint64_t turns;	   /* changes that began, counted */
+	uint64_t dirs_us;  /* directories kept of questions before it count no more; 0: all do */
 };
 
 static uint64_t inode_hash(uint64_t inode)
@@ -202,6 +203,13 @@ void attrcache_changed_some(struct attrcache *c, uint64_t now_us)
 	mtx_unlock(&c->lock);
 }
 
+void attrcache_dirs_forget(struct attrcache *c, uint64_t now_us)
+{
+	mtx_lock(&c->lock);
+	c->dirs_us = MAX(c->dirs_us, now_us);
+	mtx_unlock(&c->lock);
+}
+
 bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64_t *ret_asked_us)
 {
 	struct known *k;
@@ -209,7 +217,7 @@ bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64
 
 	mtx_lock(&c->lock);
 	k = find_locked(c, inode);
-	has = k && k->has_dir && (!k->answered || k->dir_us > c->some_us);
+	has = k && k->has_dir && k->dir_us > c->dirs_us && (!k->answered || k->dir_us > c->some_us);
 	if (has) {
 		*ret = k->dir;
 		*ret_asked_us = k->dir_us;

@@ -41,6 +41,8 @@ void attrcache_keep(struct attrcache *c, uint64_t inode, const struct attr *a, u
 /* this mount changed inodes that it cannot name just now (who loses a name): answers up to now are kept no
  * longer */
 void attrcache_changed_some(struct attrcache *c, uint64_t now_us);
+/* one of the directories changed that nobody can name: none that is kept counts any more */
+void attrcache_dirs_forget(struct attrcache *c, uint64_t now_us);
 /* true: *ret is what was kept, asked for at *ret_asked_us */
 bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64_t *ret_asked_us);
 

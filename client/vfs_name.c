@@ -19,6 +19,7 @@ struct names_change {
 	struct meta_ctx ctx; /* the caller's, and where the directories' attributes go */
 	struct attr dirs[2];
 	uint64_t inodes[2], tokens[2], asked_us;
+	uint64_t other; /* exchanged */
 	bool removes; /* a name goes, and with it something of an inode */
 };
 
@@ -27,6 +28,7 @@ static const struct meta_ctx *names_begin(struct vfs *v, const struct meta_ctx *
 {
 	*n = (struct names_change){.ctx = *c, .inodes = {dir, second}, .asked_us = clock_us()};
 	n->ctx.ret_dirs = n->dirs;
+	n->ctx.ret_other = &n->other;
 	n->tokens[0] = attrcache_names_begin(v->known, dir);
 	if (second != dir)
 		n->tokens[1] = attrcache_names_begin(v->known, second);
@@ -118,9 +120,14 @@ int vfs_rename(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 	change.removes = true;
 	r = meta_rename(v->conf.meta, c, parent, name, new_parent, new_name, flags, &inode, &a);
 	names_end(v, &change, r);
+	/* what came the other way may be a directory, too */
+	if (flags & RENAME_F_EXCHANGE)
+		attrcache_dirs_forget(v->known, clock_us());
 	if (r < 0)
 		return r;
 	vfs_changed(v, inode, NULL, false);
+	if (change.other)
+		vfs_changed(v, change.other, NULL, false);
 	return 0;
 }
 

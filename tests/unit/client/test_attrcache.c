@@ -142,6 +142,13 @@ static void directories(void **state)
 	attrcache_names_end(c, 1, first, &after, 500, 510);
 	attrcache_volume_moved(c, 520);
 	assert_false(attrcache_dir(c, 1, &a, &asked));
+	first = attrcache_names_begin(c, 1);
+	attrcache_names_end(c, 1, first, &after, 600, 610);
+	attrcache_dirs_forget(c, 620);
+	assert_false(attrcache_dir(c, 1, &a, &asked));
+	first = attrcache_names_begin(c, 1);
+	attrcache_names_end(c, 1, first, &after, 630, 640);
+	assert_true(attrcache_dir(c, 1, &a, &asked));
 	attrcache_free(c);
 }
 
