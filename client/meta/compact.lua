@@ -71,7 +71,7 @@ if #waits > 0 then
 		table.concat(waits))
 end
 for i = 1, #new, 24 do
-	if not change[sub(new, i + 4, i + 15)] then
+	if sub(new, i + 4, i + 11) ~= NONE and not change[sub(new, i + 4, i + 15)] then
 		log(ARGV[3], 'COMPACTCHUNK', nil, ino, index, skip, n - skip, u32(new, i),
 			dec(sub(new, i + 4, i + 11)), u32(new, i + 12))
 	end

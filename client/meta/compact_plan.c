@@ -93,6 +93,18 @@ static void plan_runs(struct compact_plan *p, size_t first, size_t n)
 		run_end(p, &run);
 }
 
+/* A zero record tells that the file was once longer: who deletes it looks behind its end. One
+ * stays, in front, where it covers nothing: no record overlaps those that are skipped. */
+static void plan_mark(struct compact_plan *p, const struct slice *records)
+{
+	for (size_t i = p->records; i > p->skipped; i--) {
+		if (records[i - 1].id == 0 && records[i - 1].len) {
+			p->runs[p->n_runs++] = (struct compact_run){.record = records[i - 1]};
+			return;
+		}
+	}
+}
+
 int compact_plan_make(const struct slice *records, size_t n, struct compact_plan *ret)
 {
 	struct compact_plan p = {.records = MIN(n, (size_t)COMPACT_RECORDS)};
@@ -111,11 +123,13 @@ int compact_plan_make(const struct slice *records, size_t n, struct compact_plan
 	if (r)
 		return r;
 	view_trim(&p.view, &first, &k);
-	p.runs = calloc(k + 1, sizeof(*p.runs));
-	if (!p.runs)
-		r = -ENOMEM;
-	else
+	p.runs = calloc(k + 2, sizeof(*p.runs));
+	if (p.runs) {
+		plan_mark(&p, records);
 		plan_runs(&p, first, k);
+	} else {
+		r = -ENOMEM;
+	}
 	if (!r && p.n_runs >= p.records - p.skipped)
 		r = -EALREADY;
 	if (r)

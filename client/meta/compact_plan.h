@@ -3,7 +3,8 @@
  *
  * Large records in front stay as they are, as JuiceFS leaves them. Of the rest, what lies together
  * becomes one slice each; a piece that stands alone keeps the slice it has; holes are left out, so
- * that nothing is stored for them: JuiceFS stores them as zeros. The bytes that the list shows stay
+ * that nothing is stored for them: JuiceFS stores them as zeros. (One record of zeros stays, if there
+ * was any.) The bytes that the list shows stay
  * the same. */
 #ifndef STOKE_CLIENT_META_COMPACT_PLAN_H
 #define STOKE_CLIENT_META_COMPACT_PLAN_H
@@ -13,7 +14,7 @@
 enum { COMPACT_RECORDS = 1000 /* as many are looked at */ };
 
 /* A record of the new list. first, n: the pieces of the view that become it; a run of one keeps its
- * slice when rewrite is false */
+ * slice when rewrite is false; of none: zeros */
 struct compact_run {
 	size_t first, n;
 	bool rewrite;

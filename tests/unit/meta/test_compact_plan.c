@@ -150,7 +150,7 @@ static void large_records_in_front_stay(void **state)
 	compact_plan_fini(&p);
 }
 
-static void zeros_over_everything_leave_nothing(void **state)
+static void zeros_over_everything_leave_one_record(void **state)
 {
 	const struct slice r[] = {{.pos = 0, .id = 1, .size = 100, .len = 100},
 				  {.pos = 0, .len = CHUNK_SIZE}};
@@ -159,7 +159,9 @@ static void zeros_over_everything_leave_nothing(void **state)
 	(void)state;
 	assert_int_equal(compact_plan_make(r, ARRAY_LEN(r), &p), 0);
 	assert_int_equal(p.skipped, 0);
-	assert_int_equal(p.n_runs, 0);
+	assert_int_equal(p.n_runs, 1);
+	assert_int_equal(p.runs[0].record.id, 0);
+	assert_false(p.runs[0].rewrite);
 	compact_plan_fini(&p);
 }
 
@@ -170,7 +172,7 @@ int main(void)
 		cmocka_unit_test(holes_are_not_stored),
 		cmocka_unit_test(small_gaps_are_filled_and_long_appends_become_one),
 		cmocka_unit_test(large_records_in_front_stay),
-		cmocka_unit_test(zeros_over_everything_leave_nothing),
+		cmocka_unit_test(zeros_over_everything_leave_one_record),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -383,6 +383,35 @@ static void what_is_futile_is_left_alone(void **state)
 	assert_int_equal(raw_int("LLEN c2_0"), 400);
 }
 
+/* the record of zeros that tells so survives */
+static void a_file_that_was_longer_is_deleted_in_full(void **state)
+{
+	struct slice s = {.size = 60, .len = 60};
+	uint64_t f, freed = 0;
+	struct meta *m;
+	struct attr a;
+
+	(void)state;
+	NEED_SERVER();
+	m = open_compacting(0);
+	f = make(m, "f");
+	put(m, f, 0, 60, 1);
+	put(m, f, 60, 60, 1);
+	assert_int_equal(meta_new_slice(m, &s.id, &(struct hash128){{0}}), 0);
+	store.size[s.id] = 60;
+	assert_int_equal(meta_write(m, f, 3, &s, time_of(9, 9), &a), 0);
+	assert_int_equal(meta_truncate(m, &root_ctx, f, 100, false, &a), 0);
+	assert_int_equal(meta_compact(m, f, 0, &freed), 0);
+	assert_int_equal(raw_int("LLEN c2_0"), 2);
+	assert_int_equal(meta_truncate(m, &root_ctx, f, 0, false, &a), 0);
+	assert_int_equal(meta_compact(m, f, 0, &freed), 0);
+	assert_int_equal(raw_int("LLEN c2_0"), 1);
+	assert_int_equal(meta_unlink(m, &root_ctx, INODE_ROOT, "f"), 0);
+	close_meta(m);
+	assert_int_equal(raw_int("EXISTS c2_0 c2_3 delfiles sliceRef"), 0);
+	assert_int_equal(store.deletes, 4);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -395,6 +424,7 @@ int main(void)
 		cmocka_unit_test(a_store_that_fails_changes_nothing),
 		cmocka_unit_test(long_lists_become_short_by_themselves),
 		cmocka_unit_test(what_is_futile_is_left_alone),
+		cmocka_unit_test(a_file_that_was_longer_is_deleted_in_full),
 	};
 
 	return cmocka_run_group_tests(tests, start_server, stop_server);

@@ -329,6 +329,7 @@ static void holes_and_copies_over_thousands_of_lists_go_in_steps(void **state)
 	assert_int_equal(meta_fallocate(m, &root_ctx, f, PUNCH | KEEP, 50, len, &a), 0);
 	for (uint32_t i = 0; i < CHUNKS; i += 100) {
 		struct chunk_list l;
+		bool found = false;
 
 		assert_int_equal(meta_read(m, f, i, 1, &l), 0);
 		assert_int_equal(l.n, 2);
@@ -337,10 +338,9 @@ static void holes_and_copies_over_thousands_of_lists_go_in_steps(void **state)
 		chunk_list_fini(&l);
 		assert_int_equal(meta_read(m, g, i, 1, &l), 0);
 		for (size_t k = 0; k < l.n; k++) {
-			if (l.slices[k].id && l.slices[k].pos == i + 10)
-				l.n = 99;
+			found = found || (l.slices[k].id && l.slices[k].pos == i + 10);
 		}
-		assert_int_equal(l.n, 99);
+		assert_true(found);
 		chunk_list_fini(&l);
 	}
 	close_meta(m);
