@@ -43,7 +43,8 @@ static int take_route(const char *value, struct redis_url *u, struct str *err)
 }
 
 /* What tunes go-redis, or the cache that JuiceFS keeps of what Redis told it: that cache only says
- * how JuiceFS avoids questions, so a client without it reads the same. */
+ * how JuiceFS avoids questions, so a client without it reads the same. The time of an answer
+ * (read-timeout) includes that of its question. */
 static bool is_foreign(const char *name)
 {
 	static const char *const known[] = {
@@ -51,21 +52,22 @@ static bool is_foreign(const char *name)
 		"client-cache-size",
 		"client-cache-expire",
 		"client-cache-preload",
-		"protocol",
-		"client-name",
-		"max-retries",
 		"write-timeout",
-		/* the time of an answer includes its question */ "pool-fifo",
-		"pool-size",
-		"pool-timeout",
-		"min-idle-conns",
-		"max-idle-conns",
-		"max-active-conns",
-		"conn-max-idle-time",
-		"conn-max-lifetime",
-		"idle-timeout",
-		"max-conn-age",
-		"idle-check-frequency",
+		"write_timeout",
+		"protocol",
+		"client_name",
+		"max_retries",
+		"pool_fifo",
+		"pool_size",
+		"pool_timeout",
+		"min_idle_conns",
+		"max_idle_conns",
+		"max_active_conns",
+		"conn_max_idle_time",
+		"conn_max_lifetime",
+		"idle_timeout",
+		"max_conn_age",
+		"idle_check_frequency",
 	};
 
 	for (size_t i = 0; i < ARRAY_LEN(known); i++)
@@ -81,9 +83,12 @@ static int take(const char *name, const char *value, struct redis_url *u, struct
 		uint64_t *us;
 	} durations[] = {
 		{"read-timeout", &u->read_timeout_us},
-		{"dial-timeout", &u->dial_timeout_us},
+		{"read_timeout", &u->read_timeout_us},
+		{"dial_timeout", &u->dial_timeout_us},
 		{"min-retry-backoff", &u->min_backoff_us},
+		{"min_retry_backoff", &u->min_backoff_us},
 		{"max-retry-backoff", &u->max_backoff_us},
+		{"max_retry_backoff", &u->max_backoff_us},
 	};
 	const struct {
 		const char *name;
@@ -109,7 +114,7 @@ static int take(const char *name, const char *value, struct redis_url *u, struct
 		u->tls_conf.skip_verify = *value;
 		return 0;
 	}
-	if (!strcmp(name, "skip-verify")) { /* go-redis's own: a bool */
+	if (!strcmp(name, "skip_verify")) { /* go-redis's own: a bool */
 		if (parse_bool(value, &u->tls_conf.skip_verify) < 0)
 			return bad(err, name, "is neither true nor false");
 		return 0;
@@ -120,7 +125,7 @@ static int take(const char *name, const char *value, struct redis_url *u, struct
 	return -EINVAL;
 }
 
-/* name=value, the name with '-' where '_' may stand as well */
+/* name=value */
 static int parse_option(const char *s, size_t n, struct redis_url *u, struct str *err)
 {
 	const char *eq = memchr(s, '=', n);
@@ -134,9 +139,6 @@ static int parse_option(const char *s, size_t n, struct redis_url *u, struct str
 		return bad(err, "an option", "has a % that is not followed by two hex digits");
 	if (r < 0)
 		return r;
-	for (char *c = name; c && *c; c++)
-		if (*c == '_')
-			*c = '-';
 	return take(name ? name : "", value ? value : "", u, err);
 }
 

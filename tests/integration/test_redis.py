@@ -189,13 +189,21 @@ def test_a_primary_that_hangs_is_left(lab, sentinels):
         assert load.longest < 10
 
 
-def test_a_master_of_a_cluster_killed_under_load_is_replaced(lab, cluster):
+def test_a_master_of_a_cluster_that_steps_down_or_is_killed_under_load_is_replaced(lab, cluster):
     meta = cluster.url(1)
     lab.format(meta, "vol")
     m = lab.mount(meta, flags=META)
     os.mkdir(m.path("d"))
     with Load(m.path("d")) as load:
-        kill_under_load(m, load, cluster.owner().kill)
+        load.goes_on()
+        master = cluster.owner()
+        replica = cluster.nodes[cluster.nodes.index(master) + 3]
+        replica.client().execute_command("CLUSTER", "FAILOVER")  # the master waits until its replica has everything
+        wait_for("new master", lambda: cluster.owner() is replica)
+        load.goes_on()
+        assert not load.errors
+        wait_for("its replica", lambda: replica.client().info("replication")["connected_slaves"] == 1)
+        kill_under_load(m, load, replica.kill)
     assert not keys_outside(cluster)
 
 
@@ -274,7 +282,7 @@ def test_tls_errors_are_one_clear_line(lab, certificates, redis):
     refused(lab, f"{where}?tls-ca-cert-file={c.ca}&tls-cert-file={other.client[0]}&tls-key-file={other.client[1]}", "TLS", "alert")
     refused(lab, f"{where}?tls-ca-cert-file={c.ca}&tls-cert-file={c.client[0]}&tls-key-file={other.client[1]}", "tls-key-file")
     refused(lab, f"{where}?tls-ca-cert-file=/nowhere.pem", "tls-ca-cert-file /nowhere.pem")
-    refused(lab, f"rediss://127.0.0.1:{redis.port}/1?{c.query()}&dial-timeout=300ms", "does the server speak TLS")
+    refused(lab, f"rediss://127.0.0.1:{redis.port}/1?{c.query()}&dial_timeout=300ms", "does the server speak TLS")
     refused(lab, f"redis://127.0.0.1:{server.port}/1", f"127.0.0.1:{server.port}/1: ")
     sealed = f"{lab.folder}/sealed.key"
     c.openssl("ec", "-in", c.client[1], "-aes128", "-passout", "pass:geheim", "-out", sealed)

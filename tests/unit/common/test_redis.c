@@ -224,7 +224,7 @@ static void url_options_are_honoured_or_accepted(void **state)
 	(void)state;
 	if (redis_url_parse("rediss://h?min-retry-backoff=5ms&max_retry_backoff=2s&read_timeout=3"
 			    "&dial_timeout=1m&tls-cert-file=%2fa%20b+c&tls-key-file=/k"
-			    "&tls_ca_cert_file=/ca&tls-server-name=n&insecure-skip-verify=1"
+			    "&tls-ca-cert-file=/ca&tls-server-name=n&insecure-skip-verify=1"
 			    "&route-read=replica&client-cache=true&client-cache-size=9"
 			    "&client-cache-expire=1m&client-cache-preload=0&write-timeout=5s"
 			    "&protocol=3&max_retries=-1&min_idle_conns=2&pool_timeout=2s",
@@ -261,6 +261,7 @@ static void url_forms_that_are_wrong_are_refused_by_name(void **state)
 		{"redis://,s:26379/1", "master", -EINVAL},
 		{"redis://m,s:x/1", "port", -EINVAL},
 		{"redis://h/1?poolsize=3", "'poolsize'", -EINVAL},
+		{"redis://h/1?max-retries=3", "'max-retries'", -EINVAL}, /* as go-redis: '_' */
 		{"redis://h/1?route-read=nearest", "route-read", -EINVAL},
 		{"redis://h/1?read-timeout=soon", "read-timeout", -EINVAL},
 		{"rediss://h/1?tls-cert-file=/c", "both", -EINVAL},
