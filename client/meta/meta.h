@@ -34,6 +34,9 @@ struct meta_ctx {
 	 * rename's new directory. Two of them, set to 0 by the caller; type stays 0 where they are
 	 * not known. NULL: not wanted */
 	struct attr *ret_dirs;
+	/* Out, of a rename: the inode that was exchanged. Set to 0 by the caller; NULL: not
+	 * wanted */
+	uint64_t *ret_other;
 };
 
 enum atime_mode { ATIME_NONE, ATIME_RELATIVE, ATIME_STRICT };
@@ -274,7 +277,7 @@ int meta_sessions_json(struct redis *r, uint64_t deadline_us, struct str *out);
  * For format: idempotent; -EEXIST: another volume is there */
 struct format_request {
 	const char *name, *storage, *bucket, *access_key, *secret_key, *session_token;
-	const char *storage_class, *tag;       /* of tier 0; NULL: none */
+	const char *storage_class, *tag;	/* of tier 0; NULL: none */
 	const char *encrypt_key, *encrypt_algo; /* PEM, NULL: not encrypted; NULL: aes256gcm-rsa */
 	uint32_t block_size;
 	enum codec codec;

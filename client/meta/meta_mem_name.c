@@ -570,6 +570,8 @@ int mem_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 		r = rename_check(&n);
 	if (!r)
 		r = rename_locked(mm, &n, new_name, &rm);
+	if (r == 0 && n.exchange && c->ret_other)
+		*c->ret_other = n.j->inode;
 	if (r >= 0 && n.i) { /* 1: nothing to do */
 		*ret = n.i->inode;
 		*ret_attr = n.i->a;

@@ -391,6 +391,8 @@ static int renamed(struct meta_redis *mr, const struct meta_ctx *c, const struct
 		r = reply_attr(reply_at(reply, 3), &b);
 		if (!r)
 			r = reply_be64(reply_at(reply, 4), &inode);
+		if (!r && c->ret_other)
+			*c->ret_other = inode;
 		if (!r)
 			stat_move(mr, inode, &b, new_parent, parent);
 	} else if (reply_len(reply) > 5) {

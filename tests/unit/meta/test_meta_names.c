@@ -294,6 +294,26 @@ static void a_whiteout_is_left_where_a_name_went(void **state)
 	meta_free(m);
 }
 
+static void an_exchange_tells_the_other(void **state)
+{
+	uint64_t other = 0, d, f;
+	struct meta_ctx c = {.ret_other = &other};
+	struct meta *m;
+	struct attr a;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	d = make(m, "d", INODE_DIR);
+	f = make(m, "f", INODE_FILE);
+	assert_int_equal(meta_rename(m, &c, 1, "f", 1, "g", 0, &f, &a), 0);
+	assert_int_equal(other, 0);
+	assert_int_equal(meta_rename(m, &c, 1, "g", 1, "d", RENAME_F_EXCHANGE, &f, &a), 0);
+	assert_int_equal(other, d);
+	close_meta(m);
+}
+
 static void root_restores_from_the_trash(void **state)
 {
 	struct meta_dir *d;
@@ -776,6 +796,7 @@ int main(void)
 		cmocka_unit_test(chmod_changes_the_rule),
 		cmocka_unit_test(a_file_without_a_name_is_linked_or_gone),
 		cmocka_unit_test(a_whiteout_is_left_where_a_name_went),
+		cmocka_unit_test(an_exchange_tells_the_other),
 		cmocka_unit_test(root_restores_from_the_trash),
 		cmocka_unit_test(times_before_1970_stay),
 		cmocka_unit_test(atime_moves_when_it_is_due),
