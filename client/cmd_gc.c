@@ -38,8 +38,12 @@ static int scan(struct gc *g)
 {
 	struct numtable lost = {.slot = NULL};
 	struct slices s = {.leaked = NULL};
-	int r = gc_inodes(g, &lost);
+	int r = gc_clean(g);
 
+	if (r == 0)
+		r = gc_inodes(g, &lost);
+	if (r == 0 && g->conf->remove)
+		r = gc_clean_inodes(g, &lost);
 	if (r == 0)
 		r = gc_trash(g);
 	if (r == 0) {
@@ -50,8 +54,11 @@ static int scan(struct gc *g)
 	if (r == 0) {
 		g->files = (struct gc_sum){.n = s.deleted.n, .bytes = s.waiting_bytes};
 		g->leaked_chunks = s.n_leaked;
-		r = gc_objects(g, &s);
+		if (g->conf->remove)
+			r = gc_clean_chunks(g, &s);
 	}
+	if (r == 0)
+		r = gc_objects(g, &s);
 	numtable_fini(&lost);
 	slices_fini(&s);
 	return r;
@@ -100,7 +107,10 @@ static int gc(struct gc *g)
 	if (r)
 		return r;
 	maint_say(g->m, "data: %s", objects_where(g->objects));
-	r = scan(g);
+	r = gc_start(g);
+	if (r == 0)
+		r = scan(g);
+	gc_stop(g);
 	objects_free(g->objects);
 	return r;
 }

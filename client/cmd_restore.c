@@ -162,7 +162,7 @@ static int restore_run(int argc, char **argv)
 	}
 	r = 1;
 	if (maint_open(&m, "restore", args[0], false) == 0 &&
-	    maint_engine(&m, true, 0, NULL, NULL, &rs.meta) == 0)
+	    maint_engine(&m, &(struct maint_engine_conf){.change = true}, &rs.meta) == 0)
 		r = restore(&rs, args + 1, n - 1);
 	maint_engine_free(rs.meta);
 	maint_close(&m);

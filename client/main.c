@@ -10,6 +10,7 @@ static const struct cmd *const commands[] = {
 	&cmd_config, &cmd_destroy,
 	&cmd_dump, &cmd_load, &cmd_fsck, &cmd_gc,
 	&cmd_info, &cmd_summary, &cmd_rmr, &cmd_clone, &cmd_compact, &cmd_restore,
+	&cmd_quota,
 };
 
 static void usage(FILE *out)

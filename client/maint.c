@@ -99,25 +99,28 @@ void maint_close(struct maint *m)
 	m->url = NULL;
 }
 
-int maint_engine(struct maint *m, bool to_change, unsigned deletes, meta_delete_fn *fn, void *arg,
-		 struct meta **ret)
+int maint_engine(struct maint *m, const struct maint_engine_conf *c, struct meta **ret)
 {
-	struct meta_conf conf = {.read_only = !to_change,
+	struct meta_conf conf = {.read_only = !c->change,
 				 .timeout_us = OPEN_TIMEOUT_US,
 				 .heartbeat_us = HEARTBEAT_US,
 				 .skip_dir_mtime_us = SKIP_DIR_MTIME_US,
 				 .mount_point = m->name,
 				 .no_bgjob = true,
-				 .max_deletes = deletes};
+				 .max_deletes = c->deletes};
 	_cleanup_(str_fini) struct str err = STR_INIT;
 	int r = meta_redis_new(m->url, &conf, ret, &err);
 
 	if (r == 0) {
-		if (fn)
-			meta_set_delete(*ret, fn, arg);
+		if (c->remove)
+			meta_set_delete(*ret, c->remove, c->remove_arg);
+		if (c->compact)
+			meta_set_compact(*ret, c->compact, c->compact_arg);
 		r = meta_start(*ret, &err);
-		if (r < 0)
+		if (r < 0) {
 			meta_free(*ret);
+			*ret = NULL;
+		}
 	}
 	if (r < 0)
 		(void)cmd_error(m->name, "%s", err.len ? str_c(&err) : strerror(-r));

@@ -27,11 +27,18 @@ int maint_args(const char *name, const struct conf_table *t, void *conf, int arg
  * there is none. Ctrl-C sets progress.cancel from now on. 0; else what happened was told. */
 int maint_open(struct maint *m, const char *name, char *url, bool empty_ok);
 void maint_close(struct maint *m);
-/* An engine on the same volume. to_change: with a session, without background jobs; else it only
- * reads. deletes: threads that delete objects (0: none, fn NULL). 0; else what happened was told.
- * maint_engine_free ends the session. */
-int maint_engine(struct maint *m, bool to_change, unsigned deletes, meta_delete_fn *fn, void *arg,
-		 struct meta **ret);
+/* An engine on the same volume: with a session when it is to change something, and without
+ * background jobs. 0; else what happened was told. */
+struct maint_engine_conf {
+	bool change;
+	unsigned deletes; /* threads that delete objects; 0: none */
+	meta_delete_fn *remove;
+	void *remove_arg;
+	meta_compact_fn *compact;
+	void *compact_arg;
+};
+int maint_engine(struct maint *m, const struct maint_engine_conf *c, struct meta **ret);
+/* ends the session; NULL is fine */
 void maint_engine_free(struct meta *meta);
 /* Ctrl-C and SIGTERM set progress.cancel; the second one ends the process */
 void maint_catch(struct maint *m, const char *name);

@@ -63,6 +63,16 @@ const char *objects_where(const struct objects *o)
 	return str_c(&o->where);
 }
 
+struct loop *objects_loop(struct objects *o)
+{
+	return o->loop;
+}
+
+struct object_store *objects_store(struct objects *o)
+{
+	return o->store;
+}
+
 bool objects_size_fits(const struct objects *o, uint32_t plain, uint64_t stored)
 {
 	return o->plain ? stored == plain : stored > 0;

@@ -44,6 +44,9 @@ bool objects_size_fits(const struct objects *o, uint32_t plain, uint64_t stored)
 int objects_delete(struct objects *o, const char *const *keys, size_t n, struct str *err);
 /* all blocks of a slice; meta_delete_fn, arg is a struct objects */
 int objects_delete_slice(void *arg, uint64_t slice, uint32_t size);
+/* for a data path beside it */
+struct loop *objects_loop(struct objects *o);
+struct object_store *objects_store(struct objects *o);
 /* "s3 http://host/bucket", no secrets */
 const char *objects_where(const struct objects *o);
 
