@@ -187,3 +187,33 @@ def test_destroy_of_s3_and_shards(lab, redis, rgw, bucket):
     assert sum(counts) == 49 and min(counts) > 5
     lab.stoke("destroy", meta, setting(redis)["UUID"], "--yes")
     assert [s3.list_objects_v2(Bucket=f"{bucket}-{i}").get("KeyCount") for i in range(3)] == [0, 0, 0] and c.keys("*") == []
+
+
+def test_debug_collects_without_secrets(lab, redis):
+    password = "hidden-from-all"
+    locked = lab.redis("locked", password=password)
+    meta = locked.url(1)
+    lab.format(meta, "vol", env={"SECRET_KEY": "very-secret", "ACCESS_KEY": "me"})
+    log = f"{lab.folder}/the-log"
+    m = lab.mount(meta, flags=["--log", log])
+    out = f"{lab.folder}/debug"
+    for what in (m.dir, meta):
+        r = lab.stoke("debug", "--out-dir", out, "--stats-sec", "0", "--limit", "3", what)
+        archive = r.stdout.strip()
+        assert archive.endswith(".tar.gz") and os.stat(archive).st_mode & 0o777 == 0o600
+        folder = archive[:-len(".tar.gz")]
+        assert os.stat(folder).st_mode & 0o777 == 0o700
+        names = set(os.listdir(folder))
+        want = {"config.json", "mount.json", "process.txt", "stats-1.txt", "stats-2.txt", "log.txt"} if what == m.dir else \
+            {"setting.json", "sessions.json", "redis.txt"}
+        assert names == want | {"system.txt"}
+        for name in names:
+            assert os.stat(f"{folder}/{name}").st_mode & 0o777 == 0o600
+            with open(f"{folder}/{name}") as f:
+                text = f.read()
+            assert text and "very-secret" not in text and password not in text
+            if name == "log.txt":
+                with open(log) as f:
+                    assert text == "".join(f.readlines()[-3:])
+    r = lab.stoke("debug", "--out-dir", out, "/nowhere", check=False)
+    assert r.returncode == 1 and "/nowhere" in r.stderr
