@@ -83,7 +83,8 @@ enum meta_set {
 	SET_MTIME_NOW = 256,
 	SET_FLAGS = 32768 /* attr.flags (chattr) */
 };
-/* rename(2)'s; RESTORE: out of the trash, also into a directory that lies in it (JuiceFS's number) */
+/* rename(2)'s; RESTORE: out of the trash, also into a directory that lies in it (JuiceFS's
+ * number) */
 enum {
 	RENAME_F_NOREPLACE = 1,
 	RENAME_F_EXCHANGE = 2,
@@ -169,13 +170,15 @@ struct meta_ops {
 			size_t len, int flags);
 	int (*listxattr)(struct meta *m, uint64_t inode, char **ret, size_t *ret_len);
 	int (*removexattr)(struct meta *m, uint64_t inode, const char *name);
-	/* POSIX ACLs (acl.h). get: -ENODATA when there is none; set: an empty rule (NULL) removes it */
+	/* POSIX ACLs (acl.h). get: -ENODATA when there is none; set: an empty rule (NULL)
+	 * removes it; sgid goes when c is not in the file's group (gids: looked at here always) */
 	int (*getfacl)(struct meta *m, uint64_t inode, enum acl_type type, struct acl *ret);
 	int (*setfacl)(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum acl_type type,
 		       const struct acl *rule, struct attr *ret);
-	/* reading touches atime as conf.atime says; a: the attributes that the reader has, updated */
+	/* reading touches atime as conf.atime says; a: what the reader has, updated */
 	int (*touch_atime)(struct meta *m, uint64_t inode, struct attr *a);
-	/* Locks: never wait, -EAGAIN when another owner is in the way. They end with the session. */
+	/* Locks: never wait, -EAGAIN when another owner is in the way. They end with the
+	 * session. */
 	int (*flock)(struct meta *m, uint64_t inode, uint64_t owner, uint32_t type);
 	int (*setlk)(struct meta *m, uint64_t inode, uint64_t owner, const struct meta_lock *l);
 	/* in: what would be asked for; out: the first lock in its way, or F_UNLCK */
@@ -183,8 +186,8 @@ struct meta_ops {
 	/* mode: fallocate(2)'s; -EOPNOTSUPP for those JuiceFS lacks (collapse, insert) */
 	int (*fallocate)(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode,
 			 uint64_t off, uint64_t len, struct attr *ret);
-	/* no data is copied; both files' dirty data is committed. *ret_copied: clipped to the source's
-	 * length */
+	/* no data is copied; both files' dirty data is committed. *ret_copied: clipped to the
+	 * source's length */
 	int (*copy_file_range)(struct meta *m, const struct meta_ctx *c, uint64_t in,
 			       uint64_t off_in, uint64_t out, uint64_t off_out, uint64_t len,
 			       uint64_t *ret_copied, struct attr *ret_out);
@@ -192,18 +195,19 @@ struct meta_ops {
 	 * close. Counted as open by meta_open only. */
 	int (*tmpfile)(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
 		       uint32_t umask, uint64_t *ret, struct attr *ret_attr);
-	/* Trees: may take long. remove: the entry and all below it, past the trash when skip_trash */
+	/* Trees: may take long. remove: the entry and all below it, past the trash when
+	 * skip_trash */
 	int (*remove_tree)(struct meta *m, const struct meta_ctx *c, uint64_t parent,
 			   const char *name, bool skip_trash, struct meta_progress *p);
 	/* preserve: modes, owners and times are kept (cp -p); else the caller's, and now */
 	int (*clone)(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t parent,
 		     const char *name, bool preserve, uint32_t umask, struct meta_progress *p);
-	/* Makes one slice of what a chunk's list holds. *ret_freed: bytes of slices that nobody refers
-	 * to any more (0 with the trash on: they wait); 0 when there is nothing to gain. */
+	/* Makes one slice of what a chunk's list holds. *ret_freed: bytes of slices that nobody
+	 * refers to any more (0 with the trash on: they wait); 0 when there is nothing to gain. */
 	int (*compact)(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed);
-	/* Quotas. set: limits < 0 leave that side as it is; a directory's usage is summed up when it
-	 * gets its first limit. -ENOENT: none. list: of a kind, *ret freed by the caller. check: counts
-	 * what there is, *ret: as counted; repair: writes it */
+	/* Quotas. set: limits < 0 leave that side as it is; a directory's usage is summed up when
+	 * it gets its first limit. -ENOENT: none. list: of a kind, *ret freed by the caller. check:
+	 * counts what there is, *ret: as counted; repair: writes it */
 	int (*quota_set)(struct meta *m, const struct quota *q);
 	int (*quota_get)(struct meta *m, enum quota_kind kind, uint64_t id, struct quota *ret);
 	int (*quota_list)(struct meta *m, enum quota_kind kind, struct quota **ret, size_t *ret_n);
@@ -228,8 +232,8 @@ void meta_dir_free(struct meta_dir *d);
 /* Deletes the objects of a slice; called from an engine thread, may block; 0 when all are gone (a
  * missing one is gone) */
 typedef int meta_delete_fn(void *arg, uint64_t slice, uint32_t size);
-/* Writes slice id (of volume): the bytes of view's pieces one after the other (id 0: zeros), size of
- * them all. Called from an engine thread, may block; 0 when every block is stored. */
+/* Writes slice id (of volume): the bytes of view's pieces one after the other (id 0: zeros), size
+ * of them all. Called from an engine thread, may block; 0 when every block is stored. */
 struct compact_job {
 	const struct slice *pieces;
 	size_t n;
@@ -311,8 +315,9 @@ int meta_readlink(struct meta *m, uint64_t inode, char **ret);
 int meta_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret);
 int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags,
 	      struct chunk_list *ret);
-/* Counts an open of a file whose attributes the caller knows, so nobody is asked: it made the file a
- * moment ago, or may go on with what it knows (--open-cache). Ends with meta_close. 0 or -ENOMEM */
+/* Counts an open of a file whose attributes the caller knows, so nobody is asked: it made the file
+ * a moment ago, or may go on with what it knows (--open-cache). Ends with meta_close. 0 or
+ * -ENOMEM */
 int meta_open_known(struct meta *m, uint64_t inode, const struct attr *a);
 int meta_close(struct meta *m, uint64_t inode);
 int meta_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struct chunk_list *ret);

@@ -519,51 +519,6 @@ static void entries_of_dead_sessions_leave_ops(void **state)
 	assert_int_equal(raw_int("HLEN _ops"), 0);
 }
 
-static void more_open_files_than_a_script_is_told(void **state)
-{
-	struct chunk_list l;
-	struct meta *m;
-	uint64_t inode[OPEN_LIST_MAX + 10];
-	char name[16];
-
-	(void)state;
-	NEED_SERVER();
-	fresh_volume(0);
-	m = open_redis(NULL);
-	for (size_t i = 0; i < ARRAY_LEN(inode); i++) {
-		snprintf(name, sizeof(name), "f%zu", i);
-		inode[i] = make(m, name, INODE_FILE);
-		assert_int_equal(meta_open(m, &root_ctx, inode[i], O_RDONLY, &l), 0);
-		chunk_list_fini(&l);
-	}
-	assert_int_equal(meta_unlink(m, &root_ctx, 1, "f3"), 0);
-	assert_int_equal(raw_int("SCARD session1"), 1);
-	close_meta(m);
-	assert_int_equal(raw_int("SCARD session1"), 0);
-}
-
-static void a_big_directory_lists_each_name_once(void **state)
-{
-	struct meta_dir *d;
-	struct meta *m;
-
-	(void)state;
-	NEED_SERVER();
-	fresh_volume(0);
-	m = open_redis(NULL);
-	raw_run("EVAL "
-		"for\ti=1,25000\tdo\tredis.call('HSET','d1','n'..i,'\\1\\0\\0\\0\\0\\0\\0\\0\\9')"
-		"\tend "
-		"0");
-	assert_int_equal(meta_readdir(m, 1, true, &d), 0);
-	assert_int_equal(d->n, 25000);
-	assert_false(d->entries[0].full); /* the record is not there */
-	assert_int_equal(d->entries[0].attr.type, INODE_FILE);
-	assert_int_equal(d->entries[24999].inode, 9);
-	meta_dir_free(d);
-	close_meta(m);
-}
-
 static void a_lapsed_sessions_locks_and_unlinked_files_are_given_up(void **state)
 {
 	struct meta_conf conf = test_conf();
@@ -800,8 +755,6 @@ int main(void)
 		cmocka_unit_test(a_reader_of_a_volume_without_generation_uses_no_group),
 		cmocka_unit_test(a_file_open_here_lives_until_its_last_close),
 		cmocka_unit_test(entries_of_dead_sessions_leave_ops),
-		cmocka_unit_test(more_open_files_than_a_script_is_told),
-		cmocka_unit_test(a_big_directory_lists_each_name_once),
 		cmocka_unit_test(a_lapsed_sessions_locks_and_unlinked_files_are_given_up),
 		cmocka_unit_test(data_of_files_deleted_long_ago_is_deleted),
 		cmocka_unit_test(operations_whose_answers_are_lost_are_done_once),

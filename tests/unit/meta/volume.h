@@ -177,6 +177,47 @@ static _unused_ void close_meta(struct meta *m)
 	meta_free(m);
 }
 
+static _unused_ uint64_t make_mode(struct meta *m, const struct meta_ctx *c, uint64_t dir,
+				   const char *name, uint8_t type, uint32_t mode)
+{
+	uint64_t inode = 0;
+	struct attr a;
+
+	assert_int_equal(meta_mknod(m, c, dir, name, type, mode, 0, 0, "t", &inode, &a), 0);
+	return inode;
+}
+
+/* a command on a key that ends with an inode's number, or on a member */
+static _unused_ int64_t raw_of(const char *words, uint64_t inode)
+{
+	char cmd[128];
+
+	snprintf(cmd, sizeof(cmd), "%s%llu", words, (unsigned long long)inode);
+	return raw_int(cmd);
+}
+
+static _unused_ struct attr attr_of(struct meta *m, uint64_t inode)
+{
+	struct attr a;
+
+	assert_int_equal(meta_getattr(m, inode, &a), 0);
+	return a;
+}
+
+/* user 1000 gets perm; everybody else as 0640 */
+static _unused_ struct acl rule_for(struct acl_entry *e, uint16_t perm)
+{
+	*e = (struct acl_entry){1000, perm};
+	return (struct acl){
+		.owner = 6, .group = 4, .mask = 7, .other = 0, .n_users = 1, .users = e};
+}
+
+static _unused_ void acl_volume(void)
+{
+	fresh_volume(1);
+	volume_enable("EnableACL");
+}
+
 #define NEED_SERVER()                                                                              \
 	do {                                                                                       \
 		if (!have_server)                                                                  \
