@@ -5,14 +5,19 @@
 
 #include <inttypes.h>
 
+#include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
 
-enum { PARENTS_MAX = 65536, DEPTH_MAX = 4096 };
+enum {
+	PARENTS_MAX = 65536,
+	PARENT_US = 1000000, /* then it is asked again: others move directories too */
+	DEPTH_MAX = 4096
+};
 
 struct dir_parent {
 	struct hash_node node;
-	uint64_t dir, parent;
+	uint64_t dir, parent, until_us;
 };
 
 int quotas_new(struct quotas **ret)
@@ -122,11 +127,14 @@ static void parent_keep(struct quotas *q, uint64_t dir, uint64_t parent, uint64_
 	if (q->parents.count >= PARENTS_MAX)
 		quota_empty_locked(&q->parents);
 	n = hashmap_find(&q->parents, hash64(&dir, 8), parent_eq, &dir);
-	if (!n && q->moves == moves && q->parents.count < PARENTS_MAX) {
-		d->dir = dir;
-		d->parent = parent;
-		hashmap_add(&q->parents, &d->node, hash64(&dir, 8));
-		d = NULL;
+	if (q->moves == moves && (n || q->parents.count < PARENTS_MAX)) {
+		if (!n) {
+			d->dir = dir;
+			hashmap_add(&q->parents, &d->node, hash64(&dir, 8));
+			n = &TAKE_PTR(d)->node;
+		}
+		container_of(n, struct dir_parent, node)->parent = parent;
+		container_of(n, struct dir_parent, node)->until_us = clock_us() + PARENT_US;
 	}
 	mtx_unlock(&q->lock);
 	free(d);
@@ -137,18 +145,21 @@ static int parent_of(struct meta_redis *mr, uint64_t dir, uint64_t *ret)
 	struct quotas *q = mr->quotas;
 	struct hash_node *n;
 	uint64_t moves, parent = 0;
+	bool known = true;
 	struct attr a;
 	int r;
 
 	mtx_lock(&q->lock);
 	n = hashmap_find(&q->detached, hash64(&dir, 8), parent_eq, &dir);
-	if (!n)
+	if (!n) {
 		n = hashmap_find(&q->parents, hash64(&dir, 8), parent_eq, &dir);
-	if (n)
+		known = n && clock_left(container_of(n, struct dir_parent, node)->until_us);
+	}
+	if (known)
 		parent = container_of(n, struct dir_parent, node)->parent;
 	moves = q->moves;
 	mtx_unlock(&q->lock);
-	if (!n) {
+	if (!known) {
 		r = redis_getattr(&mr->base, dir, &a);
 		if (r)
 			return r;
