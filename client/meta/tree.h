@@ -8,7 +8,7 @@
 
 #include "client/meta/meta_redis.h"
 
-enum { TREE_BATCH = 250, TREE_THREADS = 4 };
+enum { TREE_BATCH = 100, TREE_THREADS = 4 };
 
 struct tree;
 

@@ -375,6 +375,59 @@ static void a_clone_that_is_given_up_leaves_nothing(void **state)
 	close_meta(m);
 }
 
+/* STOKE_ENTRIES=1000000 for the whole of it */
+static void redis_never_stands_still_for_a_large_directory(void **state)
+{
+	const char *env = getenv("STOKE_ENTRIES");
+	uint64_t n = env ? strtoull(env, NULL, 10) : 20000;
+	struct meta_progress p = {0};
+	struct redis_reply *r = NULL;
+	struct deleted d = {0};
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(&d);
+	assert_int_equal(make(m, INODE_ROOT, "large", INODE_DIR), 2);
+	/* files of one page, as the format has them */
+	for (uint64_t i = 0; i < n; i += 10000) {
+		assert_int_equal(
+			redis_once(
+				raw, soon(), &r, "EVAL %s 0 %llu",
+				"local p=function(v) return string.char(math.floor(v/16777216)%256,"
+				"math.floor(v/65536)%256,math.floor(v/256)%256,v%256) end "
+				"for i=1000+ARGV[1],10999+ARGV[1] do "
+				"redis.call('SET','i'..i,'\\0\\16"
+				"\\255'..string.rep('\\0',44)..p(1)..p(0)..p(5)..p(0)..p(0)..p(2)"
+				"..'\\0') "
+				"redis.call('HSET','d2','file'..i,'\\1\\0\\0\\0\\0'..p(i)) end",
+				(unsigned long long)i),
+			0);
+		redis_reply_free(r);
+		r = NULL;
+	}
+	raw_run("CONFIG SET slowlog-log-slower-than 20000");
+	raw_run("SLOWLOG RESET");
+	assert_int_equal(meta_remove_tree(m, &root_ctx, INODE_ROOT, "large", true, &p), 0);
+	assert_int_equal(p.files, n + 1);
+	close_meta(m);
+	assert_int_equal(redis_once(raw, soon(), &r, "SLOWLOG GET 5"), 0);
+	for (size_t i = 0; i < redis_reply_len(r); i++) {
+		const struct redis_reply *e = redis_reply_at(r, i);
+		size_t len;
+
+		print_message("%lld us: %.60s\n", (long long)redis_reply_int(redis_reply_at(e, 2)),
+			      redis_reply_str(redis_reply_at(redis_reply_at(e, 3), 1), &len));
+	}
+	redis_reply_free(r);
+	/* the machine may be busy with something else */
+	assert_true(raw_int("SLOWLOG LEN") <= 1 + (int64_t)n / 20000);
+	raw_run("CONFIG SET slowlog-log-slower-than 10000");
+	assert_int_equal(keys("i*"), 2);
+	assert_int_equal(raw_int("ZCARD delfiles"), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -386,6 +439,7 @@ int main(void)
 		cmocka_unit_test(owner_mode_and_times_are_the_callers_unless_told),
 		cmocka_unit_test(a_file_of_many_lists_is_cloned_in_steps),
 		cmocka_unit_test(a_clone_that_is_given_up_leaves_nothing),
+		cmocka_unit_test(redis_never_stands_still_for_a_large_directory),
 	};
 
 	return cmocka_run_group_tests(tests, start_server, stop_server);
