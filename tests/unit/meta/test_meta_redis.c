@@ -586,13 +586,39 @@ static void data_of_files_deleted_long_ago_is_deleted(void **state)
 
 /* --- lost answers --- */
 
-enum { WORKERS = 4, FILES = 150 };
+enum { WORKERS = 4, FILES = 152 };
 
 struct worker {
 	struct meta *m;
 	int id, errors;
 	pthread_t thread;
 };
+
+/* a whiteout is made and thrown away; the directory gets a rule of its own */
+static void whiteout_and_rule(struct worker *w, int i, const char *dir, const char *name)
+{
+	struct acl_entry e = {(uint32_t)(w->id * FILES + i), 6};
+	struct acl rule = {
+		.owner = 7, .group = 5, .mask = 7, .other = 0, .n_users = 1, .users = &e};
+	struct attr a;
+	uint64_t x;
+
+	w->errors += meta_rename(w->m, &root_ctx, 1, dir, 1, name, RENAME_F_WHITEOUT, &x, &a) != 0;
+	w->errors += meta_unlink(w->m, &root_ctx, 1, dir) != 0;
+	w->errors += meta_setfacl(w->m, &root_ctx, x, ACL_ACCESS, &rule, &a) != 0;
+	w->errors += meta_rename(w->m, &root_ctx, 1, name, 1, dir, 0, &x, &a) != 0;
+}
+
+static void unnamed_and_named(struct worker *w, const char *name)
+{
+	struct attr a;
+	uint64_t x;
+
+	w->errors += meta_tmpfile(w->m, &root_ctx, 1, 0644, 0, &x, &a) != 0;
+	w->errors += meta_link(w->m, &root_ctx, x, 1, name, &a) != 0;
+	w->errors += a.nlink != 1;
+	w->errors += meta_unlink(w->m, &root_ctx, 1, name) != 0;
+}
 
 static void *worker_main(void *arg)
 {
@@ -609,6 +635,10 @@ static void *worker_main(void *arg)
 		w->errors += meta_rename(w->m, &root_ctx, 1, name, 1, other, 0, &x, &a) != 0;
 		if (i % 2)
 			w->errors += meta_unlink(w->m, &root_ctx, 1, other) != 0;
+		if (i % 4 == 0)
+			whiteout_and_rule(w, i, other, name);
+		if (i % 4 == 1)
+			unnamed_and_named(w, name);
 	}
 	return NULL;
 }
@@ -624,7 +654,7 @@ static void operations_whose_answers_are_lost_are_done_once(void **state)
 
 	(void)state;
 	NEED_SERVER();
-	fresh_volume(1);
+	acl_volume();
 	m = open_redis(NULL);
 	for (int i = 0; i < WORKERS; i++) {
 		w[i] = (struct worker){.m = m, .id = i};
@@ -644,7 +674,11 @@ static void operations_whose_answers_are_lost_are_done_once(void **state)
 	assert_int_equal(raw_int("HLEN d1"), WORKERS * FILES / 2);
 	assert_int_equal(meta_getattr(m, 1, &a), 0);
 	assert_int_equal(a.nlink, 2 + WORKERS * FILES / 2);
-	assert_int_equal(raw_int("GET totalInodes"), WORKERS * FILES + raw_int("GET nextTrash"));
+	assert_int_equal(raw_int("GET totalInodes"),
+			 WORKERS * FILES * 3 / 2 + raw_int("GET nextTrash"));
+	assert_int_equal(raw_int("HLEN acl"), WORKERS * FILES / 4);
+	assert_int_equal(raw_int("GET aclMaxId"), WORKERS * FILES / 4);
+	assert_int_equal(raw_int("EXISTS session1"), 0);
 	assert_int_equal(raw_int("GET usedSpace"), 4096 * raw_int("GET totalInodes"));
 	close_meta(m);
 	assert_int_equal(raw_int("HGET dirUsedInodes 1"), WORKERS * FILES / 2);
