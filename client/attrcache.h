@@ -5,8 +5,9 @@
  *	order			an answer of the metadata engine that was asked for before a newer
  *				one, or before a change made here, is stale and must not be passed
  *				on (to readers, or to the kernel by a directory snapshot)
- *	directories		a directory's attributes as a change of its names left them, which the
- *				kernel forgets with each such change and asks for before the next
+ *	attributes		of the newest answer, and of a directory as a change of its names
+ *				left it, which the kernel forgets with each such change and asks for
+ *				before the next; only as long as the kernel might keep them itself
  *	identity of pages	the file version (inode, ctime, mtime, length) whose bytes the
  *				kernel's page cache may hold
  *
@@ -31,15 +32,17 @@ void attrcache_changed(struct attrcache *c, uint64_t inode, uint64_t now_us);
 /* true when this mount changed the inode at or after since_us */
 bool attrcache_changed_since(struct attrcache *c, uint64_t inode, uint64_t since_us);
 
-/* A change of the names in directory inode begins, and ends: a is what it left (NULL: not known), of a
- * question asked at asked_us. It is kept unless another change of the directory began meanwhile. */
+/* A change of the names in directory inode begins, and ends: a is what it left (NULL: not known),
+ * of a question asked at asked_us. It is kept unless another change of the directory began
+ * meanwhile. */
 uint64_t attrcache_names_begin(struct attrcache *c, uint64_t inode);
 void attrcache_names_end(struct attrcache *c, uint64_t inode, uint64_t token, const struct attr *a,
 			 uint64_t asked_us, uint64_t now_us);
-/* The newest answer about an inode is kept too: a, asked for at asked_us and seen by attrcache_seen. */
+/* The newest answer about an inode is kept too: a, asked for at asked_us and seen by
+ * attrcache_seen. */
 void attrcache_keep(struct attrcache *c, uint64_t inode, const struct attr *a, uint64_t asked_us);
-/* this mount changed inodes that it cannot name just now (who loses a name): answers up to now are kept no
- * longer */
+/* this mount changed inodes that it cannot name just now (who loses a name): answers up to now are
+ * kept no longer */
 void attrcache_changed_some(struct attrcache *c, uint64_t now_us);
 /* one of the directories changed that nobody can name: none that is kept counts any more */
 void attrcache_dirs_forget(struct attrcache *c, uint64_t now_us);
@@ -52,8 +55,8 @@ bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64
 bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct attr *a);
 /* true unless a is the version that is known; remembers nothing */
 bool attrcache_pages_other(struct attrcache *c, uint64_t inode, const struct attr *a);
-/* The length that the kernel knows of: set with the version, and grown by what was written; false: not
- * known */
+/* The length that the kernel knows of: set with the version, and grown by what was written; false:
+ * not known */
 bool attrcache_length(struct attrcache *c, uint64_t inode, uint64_t *ret);
 void attrcache_grew(struct attrcache *c, uint64_t inode, uint64_t end);
 /* the pages' version is unknown from now on (data changed here) */

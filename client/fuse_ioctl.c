@@ -2,6 +2,7 @@
 /* ioctl: the flags that lsattr, chattr and their like ask for and set. The kernel itself lets only
  * those who may change "immutable" and "append only". Threads and names as in fuse_ops.c. */
 #include "client/fuse_job.h"
+#include "client/internal.h"
 
 #include <linux/fs.h>
 
@@ -98,6 +99,18 @@ static void do_set(struct job *j)
 		job_forget_attr(j, answer_set);
 }
 
+/* a part of a request (client/internal.h): does not wait */
+static void control(struct job *j, struct fuse_file_info *fi, const void *in, size_t n)
+{
+	struct handle *h = fi ? handle_of(fi) : NULL;
+	int r = h && h->kind == HANDLE_INTERNAL ? internal_write(h->internal, in, n) : -EBADF;
+
+	if (r < 0)
+		job_reply_err(j, r);
+	else
+		job_reply_ioctl(j, NULL, 0);
+}
+
 void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fuse_file_info *fi,
 	      unsigned flags, const void *in, size_t in_size, size_t out_size)
 {
@@ -107,10 +120,13 @@ void op_ioctl(fuse_req_t req, fuse_ino_t ino, unsigned cmd, void *arg, struct fu
 	size_t need;
 
 	(void)arg;
-	(void)fi;
 	(void)flags;
 	if (!j)
 		return;
+	if (ino == INODE_CONTROL && cmd == (unsigned)CONTROL_IOC(in_size)) {
+		control(j, fi, in, in_size);
+		return;
+	}
 	j->cmd = cmd;
 	need = is_xattr(j) ? sizeof(struct fsxattr) : sizeof(uint32_t);
 	/* reading harms nobody, so lsattr needs no option */

@@ -3,11 +3,11 @@
  *
  *	state			by
  *	QUEUED
- *	-> TAKEN		begin, in a meta or receive thread; job_take, at the end of other jobs
+ *	-> TAKEN		begin, in a meta or receive thread; job_take, at the end of others
  *	   -> ANSWERED		job_claim, right before the answer
- *	   -> LEFT		interrupted, when its asker is being killed: answered EINTR; what was
- *				asked is done all the same, and its answer dropped. Not locks, which
- *				have their own way (fuse_lock.c)
+ *	   -> LEFT		interrupted, when its asker is being killed: answered EINTR; what
+ *				was asked is done all the same, and its answer dropped. Not locks,
+ *				which have their own way (fuse_lock.c)
  *	-> INTERRUPTED		interrupted, in the receive thread of the INTERRUPT: answered EINTR;
  *				run_job only frees
  *	-> INTERRUPTED_EARLY	interrupted, while watch registers it: watch answers EINTR

@@ -118,8 +118,8 @@ static inline struct vfs *vfs_of(const struct job *j)
  * request was answered */
 struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const char *name,
 		    const char *name2, const void *value, size_t extra);
-/* A job that has begun finishes by itself when its asker is killed: he has his EINTR at once.
- * Run here and now while enough receive threads are left (a job handed over costs two more wake-ups),
+/* A job that has begun finishes by itself when its asker is killed: he has his EINTR at once. Run
+ * here and now while enough receive threads are left (a job handed over costs two more wake-ups),
  * else in the meta workq: an interrupt before it began answers EINTR. */
 void job_queue(struct job *j, void (*run)(struct job *j));
 /* the same once the inode's dirty data is committed; its failure is the answer */
@@ -131,7 +131,8 @@ void job_queue_always(struct job *j, void (*run)(struct job *j));
 /* the same, in the queue for what asks nobody */
 void job_queue_local(struct job *j, void (*run)(struct job *j));
 
-/* The kernel forgets the attributes of j->ino, then run(j) in the meta workq. For a job that has begun. */
+/* The kernel forgets the attributes of j->ino, then run(j) in the meta workq. For a job that has
+ * begun. */
 void job_forget_attr(struct job *j, void (*run)(struct job *j));
 
 /* For what is not queued but may take long: an interrupt answers EINTR if its asker is being

@@ -3,8 +3,8 @@
  * every request that blocks and lets blocked look-ups starve reads (bench/fuse_null). libfuse 3.14
  * does not know FUSE_PARALLEL_DIROPS in its answer to INIT, without which look-ups in one directory
  * run one after the other, so that answer is edited on its way out (custom io). Nor does it know
- * FUSE_TMPFILE, whose question and answer look like those of FUSE_CREATE: it is handed on as one, and
- * the handler asks fuse_loop_tmpfile.
+ * FUSE_TMPFILE, whose question and answer look like those of FUSE_CREATE: it is handed on as one,
+ * and the handler asks fuse_loop_tmpfile.
  *
  * A buffer has one reference of the thread that reads into it and one of each handler that holds
  * it; a thread whose buffer is held when the handler returns leaves it to the holder and takes a

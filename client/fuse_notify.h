@@ -10,8 +10,8 @@
 struct fuse_notify;
 struct fuse_session;
 
-/* entries and inodes that wait; what comes when the queue is full is left to the kernel's time-outs,
- * and counted */
+/* entries and inodes that wait; what comes when the queue is full is left to the kernel's
+ * time-outs, and counted */
 enum { FUSE_NOTIFY_MAX = 65536 };
 
 /* the caller's until done has run, in the notify thread, where it may not wait */

@@ -30,8 +30,8 @@ static void op_init(void *userdata, struct fuse_conn_info *conn)
 				 FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_DONT_MASK | FUSE_CAP_ASYNC_DIO |
 				 FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_CACHE_SYMLINKS);
 	/* open decides about the page cache, by ctime too; suid and sgid are the kernel's to clear;
-	 * no splice: replies come from buffers. A listing brings attributes always: "auto" stops after
-	 * the first part of a large one */
+	 * no splice: replies come from buffers. A listing brings attributes always: "auto" stops
+	 * after the first part of a large one */
 	conn->want &=
 		~(unsigned)(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE |
 			    FUSE_CAP_READDIRPLUS_AUTO | FUSE_CAP_HANDLE_KILLPRIV |
@@ -699,7 +699,8 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info 
 
 /* --- life --- */
 
-/* locks: absent, so the kernel does without or says EOPNOTSUPP; nodes are not counted, so forget is libfuse's own */
+/* locks: absent, so the kernel does without or says EOPNOTSUPP; nodes are not counted, so forget is
+ * libfuse's own */
 static const struct fuse_lowlevel_ops table = {
 	.init = op_init,
 	.lookup = op_lookup,

@@ -16,8 +16,9 @@ static void do_getxattr(struct job *j)
 {
 	_cleanup_(freep) char *value = NULL;
 	size_t len = 0;
-	int r = j->op == FOP_LISTXATTR ? vfs_listxattr(vfs_of(j), &j->ctx, j->ino, &value, &len)
-				       : vfs_getxattr(vfs_of(j), &j->ctx, j->ino, j->name, &value, &len);
+	int r = j->op == FOP_LISTXATTR
+			? vfs_listxattr(vfs_of(j), &j->ctx, j->ino, &value, &len)
+			: vfs_getxattr(vfs_of(j), &j->ctx, j->ino, j->name, &value, &len);
 
 	if (r < 0)
 		job_reply_err(j, r);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One leaf lock over a hash table and a list in order of use. References are given up without it. */
+/* One leaf lock over a hash table and a list in order of use. References are given up without
+ * it. */
 #include "client/opencache.h"
 
 #include "common/hashmap.h"

@@ -27,25 +27,25 @@ struct vfs_conf {
 	bool readdir_cache;
 	uint64_t open_us; /* --open-cache; 0: none */
 	size_t open_max;
-	uint64_t
-		listed_us; /* a directory that did not change for so long when it was listed will show
-			     * every later change in its times */
+	/* a directory that did not change for so long when it was listed will show every later
+	 * change in its times */
+	uint64_t listed_us;
 	enum atime_mode atime;
 	size_t remembered; /* inodes in attrcache; 0: 65536 */
 };
 
 int vfs_new(const struct vfs_conf *conf, struct vfs **ret);
 /* the data path, made after the vfs because the writer reports to it; writer NULL: read-only */
-/* how the kernel is told to forget what it knows; not yet called: nobody tells it. What was changed by
- * the kernel's own requests needs no telling. Any thread may tell, and none waits for it. */
+/* how the kernel is told to forget what it knows; not yet called: nobody tells it. What was changed
+ * by the kernel's own requests needs no telling. Any thread may tell, and none waits for it. */
 struct vfs_kernel {
 	void (*entry)(void *arg, uint64_t parent, const char *name);
 	void (*inode)(void *arg, uint64_t inode); /* attributes and pages */
 	void *arg;
 };
 void vfs_set_kernel(struct vfs *v, const struct vfs_kernel *k);
-/* This mount changed what a name stands for (NULL: the inode itself) by something else than a request
- * of the kernel, such as a command that it runs. */
+/* This mount changed what a name stands for (NULL: the inode itself) by something else than a
+ * request of the kernel, such as a command that it runs. */
 void vfs_changed_inside(struct vfs *v, uint64_t inode, const char *name);
 void vfs_attach(struct vfs *v, struct reader *reader, struct writer *writer);
 /* writer_conf.committed: arg is the vfs */
@@ -99,8 +99,8 @@ int vfs_readlink(struct vfs *v, uint64_t inode, char **ret);
 /* want: of 4 read, 2 write, 1 execute */
 int vfs_access(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigned want);
 int vfs_statfs(struct vfs *v, uint64_t inode, struct meta_statfs *ret);
-/* -ENOTSUP unless conf.xattr, for ACLs unless conf.acl; security.capability and security.selinux are never stored: -ENODATA
- * to read, -ENOTSUP to change */
+/* -ENOTSUP unless conf.xattr, for ACLs unless conf.acl; security.capability and security.selinux
+ * are never stored: -ENODATA to read, -ENOTSUP to change */
 bool vfs_xattr_unknown(const char *name); /* one of the two; does not block */
 int vfs_getxattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, const char *name,
 		 char **ret, size_t *ret_len);
@@ -116,13 +116,13 @@ int vfs_removexattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, con
  * opened. With O_TRUNC the inode was flushed. */
 int vfs_open(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 	     struct handle **ret, bool *ret_keep);
-/* true: the open is to be answered ESTALE, so that the kernel looks the name up again; once, then it is
- * left as it is. Either another mount put the file into the trash, so that the name may be another's; or
- * it is an open for appending, and the kernel would write at the end that it knows, which another mount
- * has moved. */
+/* true: the open is to be answered ESTALE, so that the kernel looks the name up again; once, then
+ * it is left as it is. Either another mount put the file into the trash, so that the name may be
+ * another's; or it is an open for appending, and the kernel would write at the end that it knows,
+ * which another mount has moved. */
 bool vfs_open_again(struct handle *h);
-/* The same for what was refused with status (blocks): the inode that the kernel named is gone, or in the
- * trash, where nothing may be changed. -ESTALE instead of status, or status. */
+/* The same for what was refused with status (blocks): the inode that the kernel named is gone, or
+ * in the trash, where nothing may be changed. -ESTALE instead of status, or status. */
 int vfs_again(struct vfs *v, uint64_t inode, int status);
 /* blocks; an existing file is opened unless O_EXCL */
 int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
@@ -139,8 +139,8 @@ void vfs_release(struct handle *h);
 /* before vfs_release: then(h) runs when no read uses h any more, with h->idle_arg set to arg; any
  * thread, maybe at once */
 void vfs_when_idle(struct handle *h, void (*then)(struct handle *h), void *arg);
-/* Blocks only if c is to be checked or listings are cached. *ret_keep: the kernel's listing is what it
- * would be given now. */
+/* Blocks only if c is to be checked or listings are cached. *ret_keep: the kernel's listing is what
+ * it would be given now. */
 int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct handle **ret,
 		bool *ret_keep);
 
@@ -227,7 +227,8 @@ struct vfs {
 };
 /* attributes asked for at asked_us arrived: readers hear of them unless they are stale */
 void vfs_seen(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us);
-/* an answer that attrcache_seen took for the newest: the kernel's next question may go without Redis */
+/* an answer that attrcache_seen took for the newest: the kernel's next question may go without
+ * Redis */
 void vfs_keep(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked_us);
 /* this mount changed the inode; a: its attributes now, or NULL. data: its bytes changed too */
 void vfs_changed(struct vfs *v, uint64_t inode, const struct attr *a, bool data);

@@ -20,7 +20,7 @@ struct names_change {
 	struct attr dirs[2];
 	uint64_t inodes[2], tokens[2], asked_us;
 	uint64_t other; /* exchanged */
-	bool removes; /* a name goes, and with it something of an inode */
+	bool removes;	/* a name goes, and with it something of an inode */
 };
 
 static const struct meta_ctx *names_begin(struct vfs *v, const struct meta_ctx *c, uint64_t dir,

@@ -106,8 +106,8 @@ static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, 
 	return 0;
 }
 
-/* An open for reading that goes by what the one before it saw, a moment ago (--open-cache); false: it has
- * to ask. Not where the engine is to check who may read. */
+/* An open for reading that goes by what the one before it saw, a moment ago (--open-cache); false:
+ * it has to ask. Not where the engine is to check who may read. */
 static bool open_again(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 		       int *ret_r, struct handle **ret, bool *ret_keep)
 {
@@ -402,8 +402,8 @@ static int64_t real_us(void)
 }
 
 /* A listing asked for at asked shows the directory as it was with a. Its times change at most every
- * --skip-dir-mtime, so one that changed a moment before may have changed again behind the listing, with
- * the same times. */
+ * --skip-dir-mtime, so one that changed a moment before may have changed again behind the listing,
+ * with the same times. */
 static void note_listed(struct vfs *v, uint64_t inode, const struct attr *a, uint64_t asked)
 {
 	int64_t age = real_us() - (int64_t)(clock_us() - asked) -

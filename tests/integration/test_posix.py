@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program may ask of a file system beyond reading and writing, on a Stoke mount and, where both must be the same, on a JuiceFS mount beside it."""
+"""What a program may ask of a file system beyond reading and writing, on a Stoke mount and, where both must be the same,
+on a JuiceFS mount beside it."""
 import contextlib
 import ctypes
 import errno
@@ -9,7 +10,6 @@ import signal
 import stat
 import struct
 import subprocess
-import threading
 import time
 
 import lab as L
@@ -197,7 +197,8 @@ def flags_in(folder):
         def made():
             with open(f"{d}/new", "xb"):
                 pass
-        out.extend([call(os.open, f, os.O_WRONLY), call(appended), call(os.truncate, f, 1), call(os.rename, f, f), call(os.link, f, f"{folder}/l"), call(os.unlink, f"{folder}/l"), call(made), call(os.unlink, f"{d}/in"),
+        out.extend([call(os.open, f, os.O_WRONLY), call(appended), call(os.truncate, f, 1), call(os.rename, f, f),
+                    call(os.link, f, f"{folder}/l"), call(os.unlink, f"{folder}/l"), call(made), call(os.unlink, f"{d}/in"),
                     call(os.rename, f, f"{folder}/g"), call(os.rename, f"{folder}/g", f)])
         for n, r in enumerate(out):
             if isinstance(r, int) and r > 100:
@@ -531,6 +532,30 @@ def test_listings_are_kept_and_right(lab, redis, file_volume):
         listing()
 
 
+def test_memory_does_not_grow_with_the_inodes_looked_up(lab, redis, file_volume):
+    """bench-sized (1 000 000 inodes take the same: what is remembered is bounded)"""
+    m = lab.mount(file_volume, "m0")
+    os.mkdir(m.path("d"))
+    L.write_file(m.path("d/f"), b"")
+    d, f = (os.stat(m.path(p)).st_ino for p in ("d", "d/f"))
+    m.stop()
+    c = redis.client(1)
+    records, per, dirs = (c.get(f"i{d}"), c.get(f"i{f}")), 10000, 15
+    for k in range(dirs):
+        p = c.pipeline(transaction=False)
+        p.set(f"i{500 + k}", records[0])
+        p.hset("d1", f"d{k}", struct.pack(">BQ", 2, 500 + k))
+        p.mset({f"i{1000 + k * per + n}": records[1] for n in range(per)})
+        p.hset(f"d{500 + k}", mapping={f"f{n}": struct.pack(">BQ", 1, 1000 + k * per + n) for n in range(per)})
+        p.execute()
+    m = lab.mount(file_volume, "m1", LONG)
+    before = m.rss_mib()
+    for k in range(dirs):
+        with os.scandir(m.path(f"d{k}")) as it:
+            assert sum(1 for e in it if e.stat().st_ino >= 1000) == per
+    assert m.rss_mib() - before < 100
+
+
 # --- waiting for a Redis that hangs ---
 
 def test_whoever_is_killed_while_he_waits_is_gone(lab, redis, file_volume):
@@ -568,7 +593,8 @@ def test_whoever_is_killed_while_he_waits_is_gone(lab, redis, file_volume):
 def test_access_lists_are_applied(lab, juicefs, redis):
     meta = redis.url(1)
     os.makedirs(f"{lab.folder}/objects")
-    L.run([juicefs, "format", meta, "vol", "--storage", "file", "--bucket", f"{lab.folder}/objects/", "--enable-acl", "--no-update"], env=lab.env)
+    L.run([juicefs, "format", meta, "vol", "--storage", "file", "--bucket", f"{lab.folder}/objects/", "--enable-acl", "--no-update"],
+          env=lab.env)
     m = lab.mount(meta)
     L.write_file(m.path("f"), b"read")
     os.chmod(m.path("f"), 0o600)
