@@ -6,10 +6,12 @@ import contextlib
 import hashlib
 import os
 import re
+import select
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -115,6 +117,81 @@ class Redis(Proc):
 
     def url(self, db=0):
         return f"redis://{':' + self.password + '@' if self.password else ''}127.0.0.1:{self.port}/{db}"
+
+
+def resp_length(b, at=0):
+    """bytes of the first whole RESP value of b from at on, or None when it is not all there"""
+    eol = b.find(b"\r\n", at)
+    if eol < 0:
+        return None
+    kind, n = b[at:at + 1], b[at + 1:eol]
+    end = eol + 2
+    if kind in b"$=!" and int(n) >= 0:
+        end += int(n) + 2
+    elif kind in b"*%~>":
+        for _ in range(int(n) * (2 if kind == b"%" else 1)):
+            one = resp_length(b, end)
+            if one is None:
+                return None
+            end += one
+    return end - at if end <= len(b) else None
+
+
+class LossyRedis:
+    """Between a client and Redis: now and then a connection ends when a script was asked for, before Redis got it or after Redis
+    has done it, so that the client cannot know."""
+
+    def __init__(self, redis, chance, seed):
+        import random
+        self.redis, self.chance, self.rnd = redis, chance, random.Random(seed)
+        self.lost_before = self.lost_after = 0
+        self.server = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.port = self.server.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def url(self, db=0):
+        return f"redis://127.0.0.1:{self.port}/{db}"
+
+    def accept(self):
+        while True:
+            try:
+                conn, _ = self.server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.carry, args=(conn,), daemon=True).start()
+
+    def carry(self, client):
+        with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", self.redis.port)) as server:
+            for s in (client, server):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            asked, answered, to_lose = b"", b"", []
+            while True:
+                ready, _, _ = select.select([client, server], [], [])
+                for s in ready:
+                    data = s.recv(1 << 16)
+                    if not data:
+                        return
+                    if s is client:
+                        asked += data
+                    else:
+                        answered += data
+                while n := resp_length(asked):
+                    lose = b"EVALSHA" in asked[:24].upper() and self.rnd.random() < self.chance
+                    if lose and self.rnd.random() < 0.3:
+                        self.lost_before += 1
+                        return
+                    server.sendall(asked[:n])
+                    to_lose.append(lose)
+                    asked = asked[n:]
+                while n := resp_length(answered):
+                    if to_lose.pop(0):
+                        self.lost_after += 1
+                        return
+                    client.sendall(answered[:n])
+                    answered = answered[n:]
+
+    def stop(self):
+        self.server.close()
 
 
 class Rgw:
@@ -402,6 +479,9 @@ class Lab:
 
     def redis(self, name="redis", **kw):
         return self.add(Redis(f"{self.folder}/{name}", **kw))
+
+    def lossy_redis(self, redis, chance, seed):
+        return self.add(LossyRedis(redis, chance, seed))
 
     def rgw(self):
         return self.add(Rgw(f"{self.folder}/rgw"))
