@@ -9,8 +9,8 @@
  *	rread_issue	sends up to PARALLEL parts at a time
  *	rread_finish	completes it, or sends it back to the first step
  *
- * It goes back when an object is missing (the slices may have been compacted; not twice for the same
- * object) or the group
+ * It goes back when an object is missing (the slices may have been compacted; not twice for the
+ * same object) or the group
  * failed to answer (io_retries times, later and later). A read that needs more than one block
  * copies each answer out as it comes: it holds no memory of the pool while it waits for more. The
  * copy comes from malloc: at most one request of the kernel (1 MiB) a read, and as many of them as

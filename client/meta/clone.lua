@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Copies of files, or one of a directory (without what lies in it), that refer to the same slices.
--- ARGV: token, number, now, where: 'in' a directory of a clone that nobody sees yet, 'file' into any
---    directory, 'dir' into none (detached), directory (8 bytes), '1' keeps owner, mode and times,
+-- ARGV: token, number, now, where: 'in' a directory of a clone that nobody sees yet, 'file' into
+--    any directory, 'dir' into none (detached), directory (8 bytes), '1' keeps owner, mode and times,
 --    uid, gid, umask, capacity, inodes, '1' with lists, then each one's new number (8 bytes), entry
 --    (9 bytes) and name
--- -> for each: what happened ('done', 'skip': it is gone, or was done before, 'big': it has too many
---    chunks for one script), its length, and the copy's uid and gid (8 bytes); fewer than asked for
+-- -> for each: what happened ('done', 'skip': it is gone, or was done before, 'big': it has too
+--    many chunks for one script), its length, and the copy's uid and gid (8 bytes); fewer than asked for
 --    when they are too many
 local old = done()
 if old then
@@ -62,7 +62,8 @@ local function count_refs(item)
 				return false
 			end
 			if sub(s, 5, 12) ~= NONE then
-				local f = 'k' .. dec(sub(s, 5, 12)) .. '_' .. fmt('%.0f', u32(s, 13))
+				local f = 'k' .. dec(sub(s, 5, 12)) .. '_' ..
+					fmt('%.0f', u32(s, 13))
 				if not refs[f] then
 					refs[f] = 0
 					fields[#fields + 1] = f
@@ -142,7 +143,8 @@ for _, item in ipairs(items) do
 	local a, typ = put(item.a, PARENT, dir), kind(item.a)
 	if not keep then
 		a = put_mode(a, bit.band(mode(a), bit.bnot(tonumber(ARGV[9]))))
-		a = put(a, UID, p32(tonumber(ARGV[7])) .. p32(tonumber(ARGV[8])) .. now .. now .. now)
+		a = put(a, UID, p32(tonumber(ARGV[7])) .. p32(tonumber(ARGV[8])) ..
+			now .. now .. now)
 	end
 	a = put(a, NLINK, p32(typ == DIR and 2 or 1))	-- links are not kept
 	call('SET', P .. 'i' .. item.new, a)

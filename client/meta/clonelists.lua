@@ -25,7 +25,8 @@ for i = 1, #chunks, 4 do
 				return fail(EIO)
 			end
 			if sub(s, 5, 12) ~= NONE then
-				local f = 'k' .. dec(sub(s, 5, 12)) .. '_' .. fmt('%.0f', u32(s, 13))
+				local f = 'k' .. dec(sub(s, 5, 12)) .. '_' ..
+					fmt('%.0f', u32(s, 13))
 				if not refs[f] then
 					refs[f] = 0
 					fields[#fields + 1] = f

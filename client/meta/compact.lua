@@ -23,7 +23,8 @@ end
 if #list ~= n or table.concat(same) ~= seen then
 	return { 'changed' }
 end
--- how many records more or less refer to each slice; those that are new have their first for nothing
+-- how many records more or less refer to each slice; those that are new have their first for
+-- nothing
 local change, order = {}, {}
 for i = skip + 1, n do
 	local id = sub(list[i], 5, 16)

@@ -3,8 +3,8 @@
  *
  * Large records in front stay as they are, as JuiceFS leaves them. Of the rest, what lies together
  * becomes one slice each; a piece that stands alone keeps the slice it has; holes are left out, so
- * that nothing is stored for them: JuiceFS stores them as zeros. (One record of zeros stays, if there
- * was any.) The bytes that the list shows stay
+ * that nothing is stored for them: JuiceFS stores them as zeros. (One record of zeros stays, if
+ * there was any.) The bytes that the list shows stay
  * the same. */
 #ifndef STOKE_CLIENT_META_COMPACT_PLAN_H
 #define STOKE_CLIENT_META_COMPACT_PLAN_H

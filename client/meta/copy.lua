@@ -33,8 +33,8 @@ if len <= 0 then
 	return { to, '0', before, end_of }
 end
 
--- What a list shows of [from, to), left to right, as {pos, id, size, off, length}; id NONE: zeros. A
--- sweep over all edges; a heap holds the records that may cover the place, the latest on top.
+-- What a list shows of [from, to), left to right, as {pos, id, size, off, length}; id NONE: zeros.
+-- A sweep over all edges; a heap holds the records that may cover the place, the latest on top.
 local MANY = 1048576
 local function view(list, from, to)
 	local starts, stops, edges, heap, pieces = {}, {}, { from, to }, {}, {}

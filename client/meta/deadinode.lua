@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A record that no directory names.
--- ARGV: token, number, now, inode (text) -> {'gone', type, length, uid and gid (8 bytes)}, or {'none'}
+-- ARGV: token, number, now, inode (text) -> {'gone', type, length, uid and gid (8 bytes)}, or
+-- {'none'}
 local old = done()
 if old then
 	return old

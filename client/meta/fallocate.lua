@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, inode (text), mode, offset, end (8 bytes each), capacity, '' or the
---    chunks between the first and the last that are to become zeros (4 bytes each), '1' when this is
---    the first step, length of the range (text)
+--    chunks between the first and the last that are to become zeros (4 bytes each), '1' when this
+--    is the first step, length of the range (text)
 -- -> {record, change of length in pages (text), old length}; {false}: more chunks than allowed lie
 --    between, and none are named; {'fifo'}: it is one
 local old = done()

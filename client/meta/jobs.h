@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The volume's clean-ups, done now: for commands, and for the background. They block until they are
- * done; each script they run touches few keys, so that Redis never stands still for them. The engine
- * is started, over Redis (else -EOPNOTSUPP), and deletes objects where that is the point: with
- * meta_set_delete, and conf.max_deletes not 0. What one of them begins and does not end is found by
- * the next.
+ * done; each script they run touches few keys, so that Redis never stands still for them. The
+ * engine is started, over Redis (else -EOPNOTSUPP), and deletes objects where that is the point:
+ * with meta_set_delete, and conf.max_deletes not 0. What one of them begins and does not end is
+ * found by the next.
  *
  * p may be NULL; files counts what was done (as said at each), bytes their size. Edges are seconds
  * since 1970: what is older. 0, or the first error; -EINTR: cancelled. */

@@ -59,8 +59,8 @@ struct meta_redis {
 	/* nextchunk as it was seen: numbers up to it were handed out, so it never falls. Records of
 	 * slices tell nothing about it: one that is damaged must not rotate the generation */
 	uint64_t highest_slice;
-	uint64_t old_slices; /* numbers up to it that we reserved were of another generation */
-	struct hashmap dirs; /* struct dir_delta by inode */
+	uint64_t old_slices;   /* numbers up to it that we reserved were of another generation */
+	struct hashmap dirs;   /* struct dir_delta by inode */
 	struct quotas *quotas; /* has a lock of its own */
 	bool stopping;
 	struct list_node dead; /* files whose data is to be deleted, by deleters jobs */

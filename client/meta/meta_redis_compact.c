@@ -10,9 +10,9 @@
  *
  *	state of a chunk	what makes it
  *	free			compact_end
- *	taken			compact_begin: by a thread that works on it, or by a job in the queue
- *	futile			its list did not become shorter when it had so many records: left alone
- *				until it has half as many more */
+ *	taken			compact_begin: by a thread at work, or a job in the queue
+ *	futile			its list did not become shorter: left alone until it has half as
+ *				many records more */
 #include "client/meta/meta_redis.h"
 
 #include <inttypes.h>

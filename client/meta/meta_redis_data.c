@@ -154,8 +154,7 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 	int r = slice_mark(mr, s, &k);
 
 	if (!r)
-		r = quota_room_grow(mr, inode,
-				    ((uint64_t)index << CHUNK_BITS) + s->pos + s->len);
+		r = quota_room_grow(mr, inode, ((uint64_t)index << CHUNK_BITS) + s->pos + s->len);
 	if (r)
 		return r;
 	meta_limits(m, &capacity, &inodes, &stats);

@@ -5,11 +5,11 @@
  *
  *	stamp			period	what is done
  *	lastCleanupFiles	1 h	data of files deleted more than an hour ago
- *	nextCleanupSlices	1 h	slices that nobody refers to and whose objects are still there
+ *	nextCleanupSlices	1 h	slices that nobody refers to, objects still there
  *	lastCleanupTrash	1 h	hours of the trash, and slices in it, that are too old
  *	lastCleanupChangelog	5 min	lines of the change log
- *	(none)			1 min	members of delfiles in the form of very old clients, until there
- *					are none */
+ *	(none)			1 min	members of delfiles in a form of very old clients,
+ *					until there are none */
 #include "client/meta/jobs.h"
 
 #include <inttypes.h>

@@ -31,8 +31,9 @@ struct block_range {
 int slice_view_ranges(const struct slice_view *v, uint32_t block_size, uint32_t off, uint32_t len,
 		      int (*fn)(const struct block_range *r, void *arg), void *arg);
 
-/* Where data, or (hole) a hole, begins at or behind off in the chunk: CHUNK_SIZE when there is none up
- * to its end. What lies behind the last piece is a hole; the file's length is the caller's to know */
+/* Where data, or (hole) a hole, begins at or behind off in the chunk: CHUNK_SIZE when there is none
+ * up to its end. What lies behind the last piece is a hole; the file's length is the caller's to
+ * know */
 uint32_t slice_view_seek(const struct slice_view *v, uint32_t off, bool hole);
 
 #endif

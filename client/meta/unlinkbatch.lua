@@ -7,7 +7,8 @@ local old = done()
 if old then
 	return old
 end
-local now, parent, uid, hour, force = ARGV[3], dec(ARGV[4]), tonumber(ARGV[5]), ARGV[7], ARGV[10] == '1'
+local now, parent, uid, hour = ARGV[3], dec(ARGV[4]), tonumber(ARGV[5]), ARGV[7]
+local force = ARGV[10] == '1'
 local session, open, d = ARGV[8], ARGV[9], P .. 'd' .. parent
 local pa = get(parent)
 if not pa then

@@ -59,10 +59,8 @@ static void pieces_become_blocks(void **state)
 		{.pos = BLOCK + 1500, .id = 2, .size = 70, .off = 3, .len = 60},
 		{.pos = BLOCK + 1560, .id = 3, .size = 4 * BLOCK, .len = 4 * BLOCK},
 	};
-	struct compact_job job = {.pieces = pieces,
-				  .n = ARRAY_LEN(pieces),
-				  .id = 9,
-				  .size = 5 * BLOCK + 560};
+	struct compact_job job = {
+		.pieces = pieces, .n = ARRAY_LEN(pieces), .id = 9, .size = 5 * BLOCK + 560};
 	struct client_compact c;
 	struct data_env e;
 	uint32_t at = 0;

@@ -6,8 +6,8 @@
 
 enum { SLICES = 4000, BYTES = 64 };
 
-/* slice i holds BYTES bytes at most; each byte of the whole is written once, so its value tells where
- * it came from */
+/* slice i holds BYTES bytes at most; each byte of the whole is written once, so its value tells
+ * where it came from */
 static struct store {
 	struct mtx lock;
 	uint8_t data[SLICES][BYTES * 80];
