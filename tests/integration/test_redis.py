@@ -8,7 +8,7 @@ import time
 
 import pytest
 import redis_lab
-from lab import noise, wait_for, write_file
+from lab import TOP, noise, run, wait_for, write_file
 
 META = ("--meta-timeout", "20s", "--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0")
 
@@ -137,7 +137,6 @@ def test_a_volume_in_a_cluster_is_juicefs_own(lab, cluster, juicefs):
 
 
 def test_a_volume_that_juicefs_made_in_a_cluster(lab, cluster, juicefs):
-    from lab import run
     os.makedirs(f"{lab.folder}/store")
     run([juicefs, "format", cluster.url(3), "vol", "--storage", "file", "--bucket", f"{lab.folder}/store"], env=lab.env)
     j = lab.juice_mount(juicefs, cluster.url(3))
@@ -173,7 +172,6 @@ def test_a_primary_killed_under_load_is_replaced(lab, sentinels, juicefs):
     assert sentinels.primary().running()
     j = lab.juice_mount(juicefs, meta)  # the same URL
     assert sorted(os.listdir(j.path("d"))) == sorted(os.listdir(m.path("d")))
-    from lab import run
     run([juicefs, "fsck", meta], env=lab.env)
 
 
@@ -385,30 +383,47 @@ def test_how_redis_is_set_is_said_at_mount(lab):
 
 def test_a_slot_on_its_way_to_another_node_loses_nothing(lab, cluster):
     meta = cluster.url(1)
-    lab.format(meta, "vol")
+    lab.format(meta, "vol", flags=["--trash-days", "0"])
     m = lab.mount(meta, flags=META)
     os.mkdir(m.path("d"))
     source = cluster.owner()
     target = next(n for n in cluster.nodes[:3] if n is not source)
     a, b = source.client(), target.client()
     slot = a.execute_command("CLUSTER", "KEYSLOT", "{1}setting")
+
+    def state(node, *words):
+        node.client().execute_command("CLUSTER", "SETSLOT", slot, *words)
     with Load(m.path("d"), 2) as load:
         load.goes_on()
-        b.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id(source))
-        a.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id(target))
+        # every key is there still, but none can be made: no script may come half-way
+        state(target, "IMPORTING", cluster.id(source))
+        state(source, "MIGRATING", cluster.id(target))
         before = load.count()
-        keys = 0
-        while batch := a.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 20):  # what can be read is whole, so nothing is, by a script
+        with open(f"{TOP}/client/meta/prelude.lua") as f:
+            empty = f.read() + "return 7"  # nor one that would find all it needs
+        with pytest.raises(Exception, match="non local key"):
+            a.eval(empty, 1, "{1}setting", "", "0", "x")
+        time.sleep(0.3)
+        state(source, "STABLE")
+        assert a.eval(empty, 1, "{1}setting", "", "0", "x") == 7
+        assert load.count() <= before + 2
+        load.goes_on()
+        state(source, "MIGRATING", cluster.id(target))
+        before, keys = load.count(), 0
+        while batch := a.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 20):
             a.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *batch)
             keys += len(batch)
             time.sleep(0.02)
         assert keys > 20 and load.count() <= before + 2
         for n in (target, source, *[n for n in cluster.nodes[:3] if n not in (source, target)]):
-            n.client().execute_command("CLUSTER", "SETSLOT", slot, "NODE", cluster.id(target))
+            state(n, "NODE", cluster.id(target))
         load.goes_on()
         load.stop()
         assert load.check(m.path("d")) == 0
     assert cluster.owner() is target and not keys_outside(cluster)
+    wait_for("deletions", lambda: not b.exists("{1}delfiles"))
+    assert int(b.get("{1}totalInodes")) == 1 + len(load.made)
+    assert int(b.get("{1}usedSpace")) == 4096 * (1 + len(load.made))
 
 
 def test_a_replica_that_stayed_behind_is_promoted(lab, sentinels):
