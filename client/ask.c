@@ -33,6 +33,50 @@ static int mount_top(const char *dir, dev_t dev, struct str *ret)
 	return str_error(ret);
 }
 
+int ask_open_control(const char *path)
+{
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+
+	if (fd < 0 && errno == EROFS)
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? -errno : fd;
+}
+
+/* a copy: an ioctl's argument may be written, as far as libc knows */
+static int send_ioctl(int control, const char *p, size_t n)
+{
+	char buf[CONTROL_IOC_MAX];
+
+	memcpy(buf, p, n);
+	return ioctl(control, (unsigned long)CONTROL_IOC(n), buf) < 0 ? -errno : 0;
+}
+
+int ask_send(int control, const void *data, size_t n)
+{
+	bool writes = (fcntl(control, F_GETFL) & O_ACCMODE) == O_RDWR;
+	const char *p = data;
+
+	while (n > 0) {
+		size_t step = MIN(n, (size_t)CONTROL_IOC_MAX);
+		ssize_t w = (ssize_t)step;
+		int r = 0;
+
+		if (writes) {
+			w = write(control, p, n);
+			r = w < 0 ? -errno : 0;
+		} else {
+			r = send_ioctl(control, p, step);
+		}
+		if (r == -EINTR)
+			continue;
+		if (r < 0)
+			return r;
+		p += w;
+		n -= (size_t)w;
+	}
+	return 0;
+}
+
 static int open_control(struct asked_path *a, const char *dir)
 {
 	_cleanup_(str_fini) struct str name = STR_INIT;
@@ -46,8 +90,10 @@ static int open_control(struct asked_path *a, const char *dir)
 		return -ENOMEM;
 	if (lstat(str_c(&name), &st) < 0 || st.st_ino != INODE_CONTROL)
 		return -ENOTTY;
-	a->control = open(str_c(&name), O_RDWR | O_CLOEXEC);
-	return a->control < 0 ? -errno : 0;
+	r = ask_open_control(str_c(&name));
+	if (r >= 0)
+		a->control = r;
+	return MIN(r, 0);
 }
 
 /* "a/b/" → "a" and "b"; false: it has no last element that is a name */
@@ -216,9 +262,7 @@ int ask_run(struct maint *m, int control, const char *request, void (*text)(void
 	    void *arg, struct ask_answer *ret)
 {
 	struct asking a = {.m = m, .text = text, .arg = arg, .answer = ret};
-	size_t n = strlen(request);
-	ssize_t w = write(control, request, n);
-	int r = w == (ssize_t)n ? 0 : w < 0 ? -errno : -EIO;
+	int r = ask_send(control, request, strlen(request));
 
 	if (r == -EINVAL)
 		r = -EOPNOTSUPP; /* an older mount */

@@ -27,6 +27,11 @@ void ask_close(struct asked_path *a);
 /* one line for people on why ask_open failed */
 const char *ask_error(int r);
 
+/* .control, open for asking; -errno */
+int ask_open_control(const char *path);
+/* a part of a request; 0 or -errno */
+int ask_send(int control, const void *data, size_t n);
+
 /* what came back */
 struct ask_answer {
 	uint64_t files, bytes, chunks;

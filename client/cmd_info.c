@@ -34,7 +34,8 @@ static const struct conf_table table = {
 struct info {
 	const struct info_conf *conf;
 	struct table rows;
-	bool paths, in_rows;
+	struct str paths; /* each with its newline */
+	size_t n_paths;
 };
 
 static void print_size(const char *name, const char *text)
@@ -55,6 +56,17 @@ static void print_text(const char *name, const char *text)
 	(void)printf("%7s: %s\n", name, text);
 }
 
+/* as JuiceFS: one on the line, several below it */
+static void print_paths(struct info *in)
+{
+	if (in->n_paths == 1)
+		(void)printf("%7s: %s", "path", str_c(&in->paths) + 1);
+	else
+		(void)printf("%7s:\n%s", "paths", str_c(&in->paths));
+	str_reset(&in->paths);
+	in->n_paths = 0;
+}
+
 /* fields come in this order (client/meta/inspect.h) */
 static void line(void *arg, char *text)
 {
@@ -71,9 +83,11 @@ static void line(void *arg, char *text)
 		print_size(text, value);
 	} else if (strcmp(text, "path") == 0) {
 		n = dump_unescape(value, strlen(value));
-		value[n] = '\0';
-		print_text(text, value);
+		str_addf(&in->paths, "%s%.*s\n", "\t", (int)n, value);
+		in->n_paths++;
 	} else if (strcmp(text, "type") != 0) {
+		if (in->n_paths)
+			print_paths(in);
 		print_text(text, value);
 	}
 }
@@ -97,6 +111,7 @@ static int show(struct maint *m, const struct info_conf *conf, int control, uint
 		table_print(&in.rows, conf->raw ? 0 : 2);
 	}
 	table_fini(&in.rows);
+	str_fini(&in.paths);
 	return r;
 }
 

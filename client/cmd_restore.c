@@ -6,6 +6,7 @@
 
 #include "client/maint.h"
 #include "client/meta/numtable.h"
+#include "client/meta/repair.h"
 
 struct restore_conf {
 	uint64_t threads;
@@ -34,6 +35,7 @@ struct restore {
 	struct maint *m;
 	const struct restore_conf *conf;
 	struct meta *meta;
+	struct numtable back; /* directories that came back */
 	uint64_t done, kept, conflicts, failed;
 };
 
@@ -80,6 +82,8 @@ static void one(struct restore *rs, uint64_t hour, const struct meta_entry *e,
 			RENAME_F_NOREPLACE | RENAME_F_RESTORE, &inode, &attr);
 	if (r == 0) {
 		rs->done++;
+		if (attr.type == INODE_DIR)
+			(void)numtable_at(&rs->back, inode, 0);
 		__atomic_fetch_add(&rs->m->progress.files, 1, __ATOMIC_RELAXED);
 		return;
 	}
@@ -125,6 +129,36 @@ static int restore_hour(struct restore *rs, const char *hour)
 	return r;
 }
 
+static int count_it(void *arg, const struct walk_dir *d)
+{
+	struct restore *rs = arg;
+
+	return d->has_attr ? meta_repair_dir(&rs->m->scan, rs->m->setting, d, NULL, true) : 0;
+}
+
+/* A directory loses its statistics on its way into the trash. Those that got entries again were
+ * counted by the engine, which is stopped by now; the others are counted here. */
+static void count_all(struct restore *rs)
+{
+	static const struct walk_ops ops = {.leave = count_it};
+	struct pipe p;
+	char field[24];
+
+	pipe_init(&p, &rs->m->scan);
+	for (size_t i = 0; i < rs->back.cap && rs->m->setting->dir_stats; i++) {
+		if (!rs->back.slot[i].used)
+			continue;
+		pipe_reset(&p);
+		(void)snprintf(field, sizeof(field), "%" PRIu64, rs->back.slot[i].a);
+		pipe_add(&p, "HEXISTS", "dirUsedSpace", field, NULL);
+		/* what is missing still is counted by whoever changes it next, or by fsck */
+		if (pipe_run(&p) == 0 && redis_reply_int(p.reply[0]) == 0)
+			(void)walk_tree(&rs->m->scan, rs->back.slot[i].a, "", false, &ops, rs);
+	}
+	pipe_fini(&p);
+	numtable_fini(&rs->back);
+}
+
 static int restore(struct restore *rs, char **hours, size_t n)
 {
 	int failed = 0;
@@ -165,6 +199,8 @@ static int restore_run(int argc, char **argv)
 	    maint_engine(&m, &(struct maint_engine_conf){.change = true}, &rs.meta) == 0)
 		r = restore(&rs, args + 1, n - 1);
 	maint_engine_free(rs.meta);
+	if (m.redis)
+		count_all(&rs);
 	maint_close(&m);
 	conf_fini(&table, &conf);
 	return r;

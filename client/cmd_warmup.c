@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "client/ask.h"
 #include "client/cmd.h"
 #include "client/internal.h"
 #include "common/clock.h"
@@ -96,8 +97,8 @@ static int open_control(struct warmup *w, const char *path)
 	}
 	if (r == 0) {
 		w->dev = st.st_dev;
-		w->control = open(str_c(&name), O_RDWR | O_CLOEXEC);
-		r = w->control < 0 ? -errno : 0;
+		w->control = ask_open_control(str_c(&name));
+		r = MIN(w->control, 0);
 	}
 	str_fini(&root);
 	str_fini(&name);
@@ -106,22 +107,13 @@ static int open_control(struct warmup *w, const char *path)
 
 static int flush(struct warmup *w)
 {
-	size_t off = 0;
+	int r = str_error(&w->out) < 0 ? -ENOMEM : 0;
 
-	if (str_error(&w->out) < 0)
-		return -ENOMEM;
-	while (off < w->out.len) {
-		ssize_t n =
-			write(w->control, w->out.s + off, MIN(w->out.len - off, (size_t)WRITE_MAX));
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0)
-			return -errno;
-		off += (size_t)n;
-	}
-	str_reset(&w->out);
-	return 0;
+	for (size_t off = 0; off < w->out.len && r == 0; off += WRITE_MAX)
+		r = ask_send(w->control, w->out.s + off, MIN(w->out.len - off, (size_t)WRITE_MAX));
+	if (r == 0)
+		str_reset(&w->out);
+	return r;
 }
 
 static int add_inode(struct warmup *w, uint64_t inode)

@@ -30,8 +30,15 @@
 #ifndef STOKE_CLIENT_INTERNAL_H
 #define STOKE_CLIENT_INTERNAL_H
 
+#include <sys/ioctl.h>
+
 #include "client/meta/meta.h"
 #include "common/loop.h"
+
+/* A read-only mount's files cannot be opened for writing: there the request goes through ioctls of
+ * the file open for reading, of n bytes each */
+#define CONTROL_IOC(n) _IOC(_IOC_WRITE, 'S', 0xc0, n)
+enum { CONTROL_IOC_MAX = 8192 };
 
 #define INODE_ACCESSLOG (INODE_INTERNAL + 1)
 #define INODE_CONTROL	(INODE_INTERNAL + 2)

@@ -159,7 +159,8 @@ static int by_xattr(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-static int add_xattrs(const struct redis_reply *r, unsigned depth, struct str *out)
+static int add_xattrs(struct dump *d, uint64_t inode, const struct redis_reply *r, unsigned depth,
+		      struct str *out)
 {
 	_cleanup_(str_fini) struct str value = STR_INIT;
 	size_t n = reply_len(r) / 2, kept = 0;
@@ -181,6 +182,11 @@ static int add_xattrs(const struct redis_reply *r, unsigned depth, struct str *o
 	for (size_t i = 0; i < kept; i++) {
 		str_add(out, i ? ",{\"name\":" : "{\"name\":");
 		dump_string(x[i].name, x[i].name_len, out);
+		if (!dump_is_utf8(x[i].name, x[i].name_len))
+			warnf(d,
+			      "the name of an xattr of inode %" PRIu64
+			      " is not UTF-8: the format cannot keep it",
+			      inode);
 		str_reset(&value);
 		dump_escape(x[i].value, x[i].value_len, &value);
 		str_add(out, ",\"value\":");
@@ -379,7 +385,7 @@ static int take(struct dump *d, const struct listed *e, struct redis_reply *cons
 	}
 	if (e->type == INODE_SYMLINK)
 		add_target(d, e->inode, reply[2], depth, &rec->text);
-	r = add_xattrs(reply[1], depth, &rec->text);
+	r = add_xattrs(d, e->inode, reply[1], depth, &rec->text);
 	if (r == 0)
 		r = add_rule(d, "posix_acl_access", rec->attr.access_acl, depth, &rec->text);
 	if (r == 0)

@@ -99,6 +99,21 @@ void dump_string(const char *p, size_t n, struct str *out)
 	str_add(out, "\"");
 }
 
+bool dump_is_utf8(const char *p, size_t n)
+{
+	const unsigned char *s = (const unsigned char *)p;
+
+	while (n > 0) {
+		size_t len = utf8(s, n);
+
+		if (len == 0)
+			return false;
+		s += len;
+		n -= len;
+	}
+	return true;
+}
+
 static const char *const types[] = {
 	[INODE_FILE] = "regular",  [INODE_DIR] = "directory",  [INODE_SYMLINK] = "symlink",
 	[INODE_FIFO] = "fifo",	   [INODE_BLOCK] = "blockdev", [INODE_CHAR] = "chardev",

@@ -17,6 +17,9 @@ size_t dump_unescape(char *p, size_t n);
 /* appends a JSON string, quotes included, as Go writes it; what is not UTF-8 becomes U+FFFD */
 void dump_string(const char *p, size_t n, struct str *out);
 
+/* false: what dump_string loses */
+bool dump_is_utf8(const char *p, size_t n);
+
 /* "regular", "directory", …; NULL, 0: unknown */
 const char *dump_type_name(uint8_t type);
 uint8_t dump_type(const char *name);

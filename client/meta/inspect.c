@@ -6,6 +6,7 @@
 
 #include "client/meta/dump_text.h"
 #include "client/meta/engine.h"
+#include "client/meta/listing.h"
 #include "client/meta/reply.h"
 #include "client/meta/slice.h"
 #include "client/meta/slices.h"
@@ -64,6 +65,53 @@ static int emit_path(struct inspect *in, uint64_t inode)
 	dump_escape(path.s, path.len, &text);
 	line(in, "path\t%s", str_c(&text));
 	return 0;
+}
+
+/* every name that a directory has for it */
+static int emit_names(struct inspect *in, uint64_t dir, uint64_t inode)
+{
+	_cleanup_(str_fini) struct str path = STR_INIT, text = STR_INIT;
+	struct listing l = {.e = NULL};
+	int r = walk_path(&in->scan, dir, &path);
+
+	if (r == -ENOENT)
+		return 0;
+	if (r == 0)
+		r = listing_read(&in->scan, dir, &l);
+	for (size_t i = 0; i < l.n && r == 0; i++) {
+		if (l.e[i].inode != inode)
+			continue;
+		str_reset(&text);
+		if (strcmp(str_c(&path), "/") != 0)
+			dump_escape(path.s, path.len, &text);
+		str_add(&text, "/");
+		dump_escape(listing_name(&l, i), l.e[i].name_len, &text);
+		line(in, "path\t%s", str_c(&text));
+	}
+	listing_fini(&l);
+	return r;
+}
+
+static int emit_paths(struct inspect *in, uint64_t inode, bool several)
+{
+	struct pipe p;
+	int r;
+
+	if (!several)
+		return emit_path(in, inode);
+	pipe_init(&p, &in->scan);
+	pipe_add_inode(&p, "HGETALL", "p", inode);
+	r = pipe_run(&p);
+	for (size_t i = 0; r == 0 && i + 1 < reply_len(p.reply[0]); i += 2) {
+		uint64_t dir;
+		size_t n;
+		const char *text = reply_text(reply_at(p.reply[0], i), &n);
+
+		if (text && scan_u64(text, n, &dir) && reply_int(reply_at(p.reply[0], i + 1)) > 0)
+			r = emit_names(in, dir, inode);
+	}
+	pipe_fini(&p);
+	return r;
 }
 
 /* --- what a file consists of --- */
@@ -209,7 +257,7 @@ int meta_inspect(struct meta *m, uint64_t inode, bool recursive, bool raw, struc
 	line(&in, "dirs\t%" PRIu64, in.dirs);
 	line(&in, "length\t%" PRIu64, in.length);
 	line(&in, "size\t%" PRIu64, in.size);
-	r = emit_path(&in, inode);
+	r = emit_paths(&in, inode, a.type != INODE_DIR && a.parent == 0);
 	if (r)
 		return r;
 	line(&in, "tier\t%u", a.tier);
