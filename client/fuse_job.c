@@ -384,11 +384,21 @@ static void forgotten(struct fuse_note *note)
 	workq_push_always(j->f->conf.meta, &j->work);
 }
 
-void job_forget_attr(struct job *j, void (*run)(struct job *j))
+static void forget(struct job *j, bool pages, void (*run)(struct job *j))
 {
 	j->run = run;
-	j->note = (struct fuse_note){.inode = j->ino, .done = forgotten};
-	fuse_notify_attr(j->f->conf.notify, &j->note);
+	j->note = (struct fuse_note){.inode = j->ino, .pages = pages, .done = forgotten};
+	fuse_notify_note(j->f->conf.notify, &j->note);
+}
+
+void job_forget_attr(struct job *j, void (*run)(struct job *j))
+{
+	forget(j, false, run);
+}
+
+void job_forget_pages(struct job *j, void (*run)(struct job *j))
+{
+	forget(j, true, run);
 }
 
 void job_queue_local(struct job *j, void (*run)(struct job *j))

@@ -134,6 +134,8 @@ void job_queue_local(struct job *j, void (*run)(struct job *j));
 /* The kernel forgets the attributes of j->ino, then run(j) in the meta workq. For a job that has
  * begun. */
 void job_forget_attr(struct job *j, void (*run)(struct job *j));
+/* its pages, too */
+void job_forget_pages(struct job *j, void (*run)(struct job *j));
 
 /* For what is not queued but may take long: an interrupt answers EINTR if its asker is being
  * killed. Other signals let it finish: they must not turn a page fault into SIGBUS or a read(2)

@@ -27,6 +27,21 @@ static void end_unanswered(struct job *j)
 	(void)job_take(j); /* it was answered: frees */
 }
 
+static void answer_granted(struct job *j)
+{
+	job_reply_err(j, 0);
+}
+
+/* Who gets a lock sees what its holder before him wrote, on another mount too: the kernel's pages
+ * are of that version, or are dropped before he has his answer. Blocks. */
+static void granted(struct job *j)
+{
+	if (vfs_pages_old(vfs_of(j), j->ino))
+		job_forget_pages(j, answer_granted);
+	else
+		answer_granted(j);
+}
+
 static void lock_done(struct lock_req *q, int status)
 {
 	struct job *j = container_of(q, struct job, lock);
@@ -37,7 +52,10 @@ static void lock_done(struct lock_req *q, int status)
 	}
 	/* behind it no interrupt looks at the job any more */
 	fuse_req_interrupt_func(j->req, NULL, NULL);
-	job_reply_err(j, status);
+	if (status == 0)
+		job_queue_always(j, granted);
+	else
+		job_reply_err(j, status);
 }
 
 static void lock_interrupted(fuse_req_t req, void *data)
@@ -81,8 +99,19 @@ static void do_lock(struct job *j)
 
 	if (r == -EAGAIN && wait)
 		begin_waiting(j);
+	else if (r == 0 && j->lock.lock.type != F_UNLCK)
+		granted(j);
 	else
 		job_reply_err(j, r);
+}
+
+/* what was written under a lock is there for the next one who has it */
+static void lock_queue(struct job *j)
+{
+	if (j->lock.lock.type == F_UNLCK)
+		job_queue_flushed(j, j->ino, do_lock);
+	else
+		job_queue(j, do_lock);
 }
 
 static struct meta_lock lock_of(const struct flock *f)
@@ -124,7 +153,7 @@ void op_setlk(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, struct 
 	j->lock.lock = lock_of(lock);
 	j->flags = sleep && lock->l_type != F_UNLCK;
 	__atomic_store_n(&j->h->locked, true, __ATOMIC_RELAXED);
-	job_queue(j, do_lock);
+	lock_queue(j);
 }
 
 void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op)
@@ -138,7 +167,7 @@ void op_flock(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi, int op)
 	j->lock.lock.type = op & LOCK_EX ? F_WRLCK : op & LOCK_SH ? F_RDLCK : F_UNLCK;
 	j->flags = !(op & LOCK_NB) && !(op & LOCK_UN);
 	__atomic_store_n(&j->h->locked, true, __ATOMIC_RELAXED);
-	job_queue(j, do_lock);
+	lock_queue(j);
 }
 
 static void do_getlk(struct job *j)

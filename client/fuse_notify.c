@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The notify thread and its two queues: notes, whose owners wait (their bound is the kernel's, a
- * request each), go before entries and inodes, for which nobody waits. One leaf lock. */
+/* Two threads, so that what may take long (pages that are being read) holds up no open: one lane
+ * has notes about attributes, which the kernel forgets at once, the other notes about pages,
+ * entries and inodes. Notes, whose owners wait (their bound is the kernel's: a request each), go
+ * before entries and inodes, for which nobody waits. One leaf lock. */
 #include "client/fuse_notify.h"
 
 #include <fuse_lowlevel.h>
@@ -15,32 +17,38 @@ struct item {
 	char name[]; /* empty: the inode itself */
 };
 
-struct fuse_notify {
-	struct fuse_session *se;
-	struct mtx lock; /* of all below but the thread */
+struct lane {
+	struct fuse_notify *n;
 	struct cond changed;
-	struct list_node notes, items;
-	unsigned n_items;
-	uint64_t lost;
-	bool running;
+	struct list_node notes, items; /* under the lock */
 	pthread_t thread;
 };
 
+struct fuse_notify {
+	struct fuse_session *se;
+	struct mtx lock; /* of all below, and of what is in the lanes */
+	struct lane attrs, rest;
+	unsigned n_items;
+	uint64_t lost;
+	bool running;
+};
+
 /* the next of either queue; false: the end */
-static bool next(struct fuse_notify *n, struct fuse_note **ret_note, struct item **ret_item)
+static bool next(struct lane *l, struct fuse_note **ret_note, struct item **ret_item)
 {
+	struct fuse_notify *n = l->n;
 	struct list_node *p;
 	bool running;
 
 	*ret_note = NULL;
 	*ret_item = NULL;
 	mtx_lock(&n->lock);
-	while (n->running && list_empty(&n->notes) && list_empty(&n->items))
-		cond_wait(&n->changed, &n->lock);
+	while (n->running && list_empty(&l->notes) && list_empty(&l->items))
+		cond_wait(&l->changed, &n->lock);
 	running = n->running;
-	if (running && (p = list_pop(&n->notes))) {
+	if (running && (p = list_pop(&l->notes))) {
 		*ret_note = container_of(p, struct fuse_note, link);
-	} else if (running && (p = list_pop(&n->items))) {
+	} else if (running && (p = list_pop(&l->items))) {
 		*ret_item = container_of(p, struct item, link);
 		n->n_items--;
 	}
@@ -59,16 +67,17 @@ static void tell(struct fuse_notify *n, const struct item *i)
 
 static void *run(void *arg)
 {
-	struct fuse_notify *n = arg;
+	struct lane *l = arg;
 	struct fuse_note *note;
 	struct item *item;
 
-	while (next(n, &note, &item)) {
+	while (next(l, &note, &item)) {
 		if (note) {
-			(void)fuse_lowlevel_notify_inval_inode(n->se, note->inode, -1, 0);
+			(void)fuse_lowlevel_notify_inval_inode(l->n->se, note->inode,
+							       note->pages ? 0 : -1, 0);
 			note->done(note);
 		} else if (item) {
-			tell(n, item);
+			tell(l->n, item);
 			free(item);
 		}
 	}
@@ -77,15 +86,16 @@ static void *run(void *arg)
 
 /* --- what is asked for --- */
 
-void fuse_notify_attr(struct fuse_notify *n, struct fuse_note *note)
+void fuse_notify_note(struct fuse_notify *n, struct fuse_note *note)
 {
+	struct lane *l = note->pages ? &n->rest : &n->attrs;
 	bool running;
 
 	mtx_lock(&n->lock);
 	running = n->running;
 	if (running) {
-		list_add_tail(&n->notes, &note->link);
-		cond_signal(&n->changed);
+		list_add_tail(&l->notes, &note->link);
+		cond_signal(&l->changed);
 	}
 	mtx_unlock(&n->lock);
 	if (!running)
@@ -103,9 +113,9 @@ static void add(struct fuse_notify *n, uint64_t inode, const char *name)
 	}
 	mtx_lock(&n->lock);
 	if (i && n->running && n->n_items < FUSE_NOTIFY_MAX) {
-		list_add_tail(&n->items, &i->link);
+		list_add_tail(&n->rest.items, &i->link);
 		n->n_items++;
-		cond_signal(&n->changed);
+		cond_signal(&n->rest.changed);
 		i = NULL;
 	} else {
 		n->lost++;
@@ -136,6 +146,14 @@ uint64_t fuse_notify_lost(struct fuse_notify *n)
 
 /* --- life --- */
 
+static void lane_init(struct lane *l, struct fuse_notify *n)
+{
+	l->n = n;
+	cond_init(&l->changed);
+	list_init(&l->notes);
+	list_init(&l->items);
+}
+
 int fuse_notify_new(struct fuse_notify **ret)
 {
 	struct fuse_notify *n = calloc(1, sizeof(*n));
@@ -143,11 +161,19 @@ int fuse_notify_new(struct fuse_notify **ret)
 	if (!n)
 		return -ENOMEM;
 	mtx_init(&n->lock);
-	cond_init(&n->changed);
-	list_init(&n->notes);
-	list_init(&n->items);
+	lane_init(&n->attrs, n);
+	lane_init(&n->rest, n);
 	*ret = n;
 	return 0;
+}
+
+static void stop_running(struct fuse_notify *n)
+{
+	mtx_lock(&n->lock);
+	n->running = false;
+	cond_broadcast(&n->attrs.changed);
+	cond_broadcast(&n->rest.changed);
+	mtx_unlock(&n->lock);
 }
 
 int fuse_notify_start(struct fuse_notify *n, struct fuse_session *se)
@@ -156,9 +182,16 @@ int fuse_notify_start(struct fuse_notify *n, struct fuse_session *se)
 
 	n->se = se;
 	n->running = true;
-	r = thread_start("notify", run, n, &n->thread);
-	if (r < 0)
+	r = thread_start("notify-attr", run, &n->attrs, &n->attrs.thread);
+	if (r < 0) {
 		n->running = false;
+		return r;
+	}
+	r = thread_start("notify", run, &n->rest, &n->rest.thread);
+	if (r < 0) {
+		stop_running(n);
+		pthread_join(n->attrs.thread, NULL);
+	}
 	return r;
 }
 
@@ -170,14 +203,15 @@ void fuse_notify_stop(struct fuse_notify *n)
 	list_init(&notes);
 	mtx_lock(&n->lock);
 	running = n->running;
-	n->running = false;
-	cond_broadcast(&n->changed);
 	mtx_unlock(&n->lock);
 	if (!running)
 		return;
-	pthread_join(n->thread, NULL);
+	stop_running(n);
+	pthread_join(n->attrs.thread, NULL);
+	pthread_join(n->rest.thread, NULL);
 	mtx_lock(&n->lock);
-	list_splice_tail(&notes, &n->notes);
+	list_splice_tail(&notes, &n->attrs.notes);
+	list_splice_tail(&notes, &n->rest.notes);
 	mtx_unlock(&n->lock);
 	while ((p = list_pop(&notes))) {
 		struct fuse_note *note = container_of(p, struct fuse_note, link);
@@ -193,9 +227,10 @@ void fuse_notify_free(struct fuse_notify *n)
 	if (!n)
 		return;
 	assert(!n->running);
-	while ((p = list_pop(&n->items)))
+	while ((p = list_pop(&n->rest.items)))
 		free(container_of(p, struct item, link));
-	cond_fini(&n->changed);
+	cond_fini(&n->attrs.changed);
+	cond_fini(&n->rest.changed);
 	mtx_fini(&n->lock);
 	free(n);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel is told to forget, by one thread that does nothing else: the kernel may make it
+/* What the kernel is told to forget, by threads that do nothing else: the kernel may make them
  * wait for locks that are held until one of our answers comes, so no thread that answers may do it
  * (architecture.md, Rules of FUSE). Any thread may call. */
 #ifndef STOKE_CLIENT_FUSE_NOTIFY_H
@@ -18,6 +18,7 @@ enum { FUSE_NOTIFY_MAX = 65536 };
 struct fuse_note {
 	struct list_node link; /* private */
 	uint64_t inode;
+	bool pages; /* they are forgotten, too; that may take as long as reading one takes */
 	void (*done)(struct fuse_note *note);
 };
 
@@ -29,7 +30,7 @@ void fuse_notify_stop(struct fuse_notify *n);
 void fuse_notify_free(struct fuse_notify *n);
 
 /* the inode's attributes, then note->done */
-void fuse_notify_attr(struct fuse_notify *n, struct fuse_note *note);
+void fuse_notify_note(struct fuse_notify *n, struct fuse_note *note);
 /* what a name stands for */
 void fuse_notify_entry(struct fuse_notify *n, uint64_t parent, const char *name);
 /* the inode's attributes and pages */

@@ -215,6 +215,16 @@ bool vfs_getattr_made_up(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
 	return true;
 }
 
+bool vfs_pages_old(struct vfs *v, uint64_t inode)
+{
+	struct vfs_entry e;
+
+	if (vfs_getattr_made_up(v, inode, &e) || vfs_getattr(v, inode, &e) < 0 ||
+	    e.attr.type != INODE_FILE)
+		return false;
+	return !attrcache_pages_match(v->known, inode, &e.attr);
+}
+
 bool vfs_getattr_known(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
 {
 	struct vfs_entry e = {.inode = inode};

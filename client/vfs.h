@@ -75,6 +75,9 @@ int vfs_getattr(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
 int vfs_getattr_root(struct vfs *v, struct workq *q, struct vfs_entry *ret);
 /* true: answered without Redis (internal files, the trash's root); does not block */
 bool vfs_getattr_made_up(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
+/* blocks: asks, and tells whether the kernel's pages of a file are of another version: they are to
+ * be dropped then */
+bool vfs_pages_old(struct vfs *v, uint64_t inode);
 /* true: a directory as this mount's last change of its names left it, not older than the kernel may
  * keep it; does not block */
 bool vfs_getattr_known(struct vfs *v, uint64_t inode, struct vfs_entry *ret);

@@ -429,6 +429,29 @@ def test_a_name_that_is_another_files_now_is_looked_up_again(lab, file_volume):
     assert stat.S_IMODE(os.stat(a.path("f")).st_mode) == 0o640
 
 
+@pytest.mark.parametrize("how", ["flock", "record"])
+def test_a_lock_brings_what_was_written_under_it(lab, file_volume, how):
+    """two mounts count in one file that each keeps open"""
+    a, b = lab.mount(file_volume, "a", LONG), lab.mount(file_volume, "b", LONG)
+    L.write_file(a.path("n"), b"%08d" % 0)
+    lock, unlock = (fcntl.flock, lambda f: fcntl.flock(f, fcntl.LOCK_UN)) if how == "flock" else (
+        fcntl.lockf, lambda f: fcntl.lockf(f, fcntl.LOCK_UN))
+    rounds, pids = 20, []
+    for m in (a, b):
+        pid = os.fork()
+        if pid == 0:
+            with open(m.path("n"), "r+b", buffering=0) as f:
+                for _ in range(rounds):
+                    lock(f, fcntl.LOCK_EX)
+                    n = int(os.pread(f.fileno(), 8, 0))
+                    os.pwrite(f.fileno(), b"%08d" % (n + 1), 0)
+                    unlock(f)
+            os._exit(0)
+        pids.append(pid)
+    assert [os.waitpid(p, 0)[1] for p in pids] == [0, 0]
+    assert int(reads(a.path("n"))()) == 2 * rounds
+
+
 def test_times_show_the_last_write_before_it_is_committed(lab, file_volume):
     m = lab.mount(file_volume)
     with open(m.path("f"), "wb", buffering=0) as f:
