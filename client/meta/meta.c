@@ -592,11 +592,10 @@ int meta_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t 
 	r = check_create(m, c, parent, name);
 	if (!r)
 		r = META_HAS(m, clone);
-	if (r)
-		return r;
-	return meta_rooted(m, src) >= INODE_INTERNAL
-		       ? -EPERM
-		       : m->ops->clone(m, c, meta_rooted(m, src), parent, name, preserve, umask, p);
+	src = meta_rooted(m, src);
+	if (!r)
+		r = src >= INODE_INTERNAL ? -EPERM : check_access(m, c, src, ACCESS_READ);
+	return r ? r : m->ops->clone(m, c, src, parent, name, preserve, umask, p);
 }
 
 int meta_compact(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed)

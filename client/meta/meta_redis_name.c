@@ -447,6 +447,20 @@ static int rename_args(struct meta *m, struct args *args, struct renaming *n)
 	return str_error(&n->gids);
 }
 
+/* dir: the record of the directory that it is in */
+static void whiteout_made(struct meta_redis *mr, const struct renaming *n,
+			  const struct redis_reply *dir)
+{
+	enum { SGID = 02000 };
+	uint32_t gid = n->c->gid;
+	struct attr a;
+
+	if (dir && reply_attr(dir, &a) == 0 && (a.mode & SGID))
+		gid = a.gid;
+	stat_add(mr, n->parent, 0, 4096, 1);
+	quota_owner(mr, n->c->uid, gid, 4096, 1);
+}
+
 static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct attr *ret_attr)
 {
 	struct meta_redis *mr = redis_engine(m);
@@ -476,10 +490,8 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 		r = renamed(mr, n->c, reply, n->parent, n->new_parent, ret, ret_attr);
 	if (r || reply_is(reply_at(reply, 2), ""))
 		return r;
-	if (n->whiteout) {
-		stat_add(mr, n->parent, 0, 4096, 1);
-		quota_owner(mr, n->c->uid, n->c->gid, 4096, 1);
-	}
+	if (n->whiteout)
+		whiteout_made(mr, n, reply_last(reply, 1));
 	quota_moved(mr, n->parent, n->new_parent, &move);
 	return 0;
 }

@@ -95,6 +95,30 @@ static void a_whiteout_is_left_where_a_name_went(void **state)
 	meta_free(m);
 }
 
+static void a_whiteout_is_counted_to_the_group_it_has(void **state)
+{
+	struct attr a, want = {.gid = 2000, .mode = 02777};
+	struct meta *m;
+	uint64_t d, f;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	volume_enable("UserGroupQuota");
+	m = open_redis(NULL);
+	d = make(m, "d", INODE_DIR);
+	assert_int_equal(meta_setattr(m, &root_ctx, d, SET_GID, &want, &a), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, d, SET_MODE, &want, &a), 0);
+	make_mode(m, &user_ctx, d, "f", INODE_FILE, 0644);
+	assert_int_equal(meta_rename(m, &user_ctx, d, "f", d, "g", RENAME_F_WHITEOUT, &f, &a), 0);
+	assert_int_equal(meta_lookup(m, &root_ctx, d, "f", &f, &a), 0);
+	assert_int_equal(a.gid, 2000);
+	close_meta(m);
+	assert_int_equal(raw_int("HGET groupQuotaUsedInodes 2000"), 3);
+	assert_int_equal(raw_int("HGET groupQuotaUsedInodes 1000"), 0);
+	assert_int_equal(raw_int("HGET userQuotaUsedInodes 1000"), 2);
+}
+
 static void an_exchange_tells_the_other(void **state)
 {
 	uint64_t other = 0, d, f;
@@ -640,6 +664,7 @@ int main(void)
 		cmocka_unit_test(a_big_directory_lists_each_name_once),
 		cmocka_unit_test(a_file_without_a_name_is_linked_or_gone),
 		cmocka_unit_test(a_whiteout_is_left_where_a_name_went),
+		cmocka_unit_test(a_whiteout_is_counted_to_the_group_it_has),
 		cmocka_unit_test(an_exchange_tells_the_other),
 		cmocka_unit_test(root_restores_from_the_trash),
 		cmocka_unit_test(times_before_1970_stay),
