@@ -42,6 +42,7 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 FSX = """
 flen = 1048576
 [opsize]
+min = 1
 max = 65536
 [weights]
 close_open = 1
