@@ -112,7 +112,7 @@ struct block_req {
 	unsigned depth;
 	/* made by a layer (fork, whole block for a range): no read of its own in the counters */
 	bool inner;
-	uint8_t tier; /* put: the file's, see object.h */
+	uint8_t tier;	/* put: the file's, see object.h */
 	bool at_object; /* atomic, set for good by the object store's layer: it waits for no peer */
 	/* set by a layer that can use a growing prefix (flight); see req_progress */
 	void (*progress)(struct block_req *req, const struct blob *data, size_t valid, void *arg);

@@ -35,7 +35,8 @@ def test_changes_what_is_given_and_nothing_else(lab, redis, juicefs):
     text = c.get("setting").decode()
     assert text == json.dumps(json.loads(text), indent=0)
     names = list(json.loads(text))
-    assert names.index("Capacity") < names.index("Inodes") < names.index("UploadLimit") < names.index("TrashDays") < names.index("EnableACL")
+    order = [names.index(n) for n in ("Capacity", "Inodes", "UploadLimit", "TrashDays", "EnableACL", "OfTomorrow")]
+    assert order == sorted(order)
     assert config(lab, meta, "--trash-days", "7").stdout.strip() == "Nothing changed."
     assert '"TrashDays": 7' in run([juicefs, "config", meta]).stdout
     # JuiceFS changes it, and we go on from there

@@ -140,7 +140,7 @@ static void bare_before(void *arg)
 				 .want_sums = true};
 	w.store.base.ops = &mem_ops;
 	w.store.pause = pause_failing;
-	w.store.codec = codec;
+	w.store.coding.codec = codec;
 	mtx_init(&w.store.lock);
 	list_init(&w.store.held);
 }

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The last layer: names, lengths, codecs, checksums, errors, and uploads. */
+#include <openssl/bio.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rsa.h>
+
 #include "tests/unit/block/world.h"
 
 static struct world w;
@@ -251,6 +256,111 @@ static void encoding_needs_no_memory_that_uploads_hold(void **state)
 	end();
 }
 
+/* --- encrypted --- */
+
+static struct crypt_block *make_key(void)
+{
+	EVP_PKEY *key = EVP_RSA_gen(1024);
+	BIO *b = BIO_new(BIO_s_mem());
+	struct crypt_block *c = NULL;
+	struct str err = STR_INIT;
+	char *pem;
+
+	assert_int_equal(PEM_write_bio_PKCS8PrivateKey(b, key, NULL, NULL, 0, NULL, NULL), 1);
+	assert_int_equal(BIO_write(b, "", 1), 1);
+	assert_true(BIO_get_mem_data(b, &pem) > 0);
+	assert_int_equal(crypt_block_new(pem, NULL, "", &c, &err), 0);
+	str_fini(&err);
+	BIO_free(b);
+	EVP_PKEY_free(key);
+	return c;
+}
+
+static bool grew;
+
+static void on_growth(struct block_req *req, const struct blob *data, size_t valid, void *arg)
+{
+	(void)req;
+	(void)data;
+	(void)valid;
+	(void)arg;
+	grew = true;
+}
+
+static void encrypted_blocks_come_whole_and_are_never_shown_half(void **state)
+{
+	struct crypt_block *crypt = make_key();
+
+	(void)state;
+	world_crypt = crypt;
+	for (enum codec c = CODEC_NONE; c <= CODEC_ZSTD; c++) {
+		struct block_key k = key_of(11, 0);
+		char reason[REQ_REASON];
+		struct block_req *req;
+
+		begin(WITH_SUMS, c);
+		w.store.step = 4096;
+		assert_int_equal(get_once(&w, &k, 0, BLOCK, 0, NULL, NULL), 0);
+		assert_int_equal(get_once(&w, &k, 5, 10, 0, NULL, NULL), 0);
+		assert_int_equal(w.store.whole_gets, 2);
+		req = req_new(&w.env, &k, 0, BLOCK, 0, POOL_DEMAND);
+		assert_non_null(req);
+		/* answer and object in one step */
+		assert_int_equal(req_need(req),
+				 pool_cost(BLOCK + msg_sums_len(BLOCK)) +
+					 pool_cost(coding_bound(req_coding(&w.env), BLOCK)));
+		req_free(req);
+		grew = false;
+		read_go(&w, &wt, &rd[0], &k, 0, BLOCK, 0);
+		rd[0].req->progress = on_growth;
+		waiter_wait(&wt);
+		read_check(&rd[0], 0);
+		assert_false(grew);
+		w.store.broken = true;
+		assert_int_equal(get_once(&w, &k, 0, BLOCK, 0, NULL, reason), -EIO);
+		assert_non_null(strstr(reason, "does not decrypt"));
+		w.store.broken = false;
+		w.store.longer = -1;
+		assert_int_equal(get_once(&w, &k, 0, BLOCK, 0, NULL, reason), -EIO);
+		end();
+	}
+	world_crypt = NULL;
+	crypt_block_free(crypt);
+}
+
+static void what_is_put_is_encrypted(void **state)
+{
+	static unsigned char plain[BLOCK];
+	struct crypt_block *crypt = make_key();
+
+	(void)state;
+	world_crypt = crypt;
+	for (enum codec c = CODEC_NONE; c <= CODEC_ZSTD; c++) {
+		begin(0, c);
+		for (int i = 0; i < 4; i++) {
+			struct block_key k = key_of(12, (uint32_t)i);
+
+			/* with memory for it, or in turn in the spare buffer */
+			put_start(i, &k, i & 1 ? req_put_need(&w.env, BLOCK) : 0);
+		}
+		waiter_wait(&wt);
+		assert_int_equal(w.store.puts, 4);
+		for (int i = 0; i < 4; i++) {
+			struct mem_object *o = &w.store.put[i];
+			struct block_key k;
+
+			read_check(&rd[i], 0);
+			key_of_object(o->name, &k);
+			assert_int_equal(
+				coding_decode(req_coding(&w.env), o->mem, o->len, plain, BLOCK), 0);
+			assert_true(is_pattern(&k, 0, plain, BLOCK));
+		}
+		end();
+	}
+	world_crypt = NULL;
+	crypt_block_free(crypt);
+}
+
 static void a_failed_put_says_why(void **state)
 {
 	struct block_key k = key_of(10, 0);
@@ -277,6 +387,8 @@ int main(void)
 		cmocka_unit_test(the_deadline_travels_to_the_store),
 		cmocka_unit_test(blocks_are_put_under_their_names),
 		cmocka_unit_test(encoding_needs_no_memory_that_uploads_hold),
+		cmocka_unit_test(encrypted_blocks_come_whole_and_are_never_shown_half),
+		cmocka_unit_test(what_is_put_is_encrypted),
 		cmocka_unit_test(a_failed_put_says_why),
 	};
 

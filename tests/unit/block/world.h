@@ -40,13 +40,13 @@ struct mem_store {
 	struct object_store base;
 	struct mtx lock;
 	struct list_node held;
-	bool hold;	   /* keep what starts until mem_release */
-	struct loop *loop; /* complete there; NULL: inside object_start */
-	enum codec codec;  /* objects are encoded like this */
-	int status;	   /* what every request gets, unless 0 */
-	long longer;	   /* bytes an object has more than its block */
-	bool broken;	   /* objects do not decode */
-	size_t step;	   /* call progress every so many bytes */
+	bool hold;	      /* keep what starts until mem_release */
+	struct loop *loop;    /* complete there; NULL: inside object_start */
+	struct coding coding; /* objects are encoded like this */
+	int status;	      /* what every request gets, unless 0 */
+	long longer;	      /* bytes an object has more than its block */
+	bool broken;	      /* objects do not decode */
+	size_t step;	      /* call progress every so many bytes */
 	unsigned gets, puts, whole_gets;
 	void (*pause)(bool on); /* called around what the store does itself */
 	struct loop *watch;	/* did the last request come on this loop's thread */
@@ -74,15 +74,15 @@ static inline int mem_get(struct mem_store *ms, struct object_req *req)
 	size_t len, cap;
 
 	key_of_object(req->key, &k);
-	cap = MAX(codec_bound(ms->codec, k.size), (size_t)k.size) + MIB;
+	cap = MAX(coding_bound(ms->coding, k.size), (size_t)k.size) + MIB;
 	plain = malloc(cap);
 	assert_non_null(plain);
 	len = (size_t)((long)k.size + ms->longer);
 	for (size_t i = 0; i < len; i++)
 		plain[i] = pattern(k.slice, k.index, (uint32_t)i);
-	if (ms->codec != CODEC_NONE) {
+	if (!coding_is_plain(ms->coding)) {
 		unsigned char *enc = malloc(cap);
-		ssize_t n = codec_encode(ms->codec, plain, len, enc, cap);
+		ssize_t n = coding_encode(ms->coding, plain, len, enc, cap);
 
 		assert_true(n > 0);
 		memcpy(plain, enc, (size_t)n);
@@ -237,6 +237,9 @@ struct world {
 
 enum world_flag { WITH_RAM = 1, WITH_FLIGHT = 2, WITH_DAEMON = 4, WITH_SUMS = 8, WITH_SYNC = 16 };
 
+/* tests of encrypted volumes set it before world_init */
+static const struct crypt_block *world_crypt;
+
 static inline void world_init(struct world *w, unsigned flags, enum codec codec, size_t budget)
 {
 	struct source_object_conf conf = {.volume_name = "vol"};
@@ -251,11 +254,12 @@ static inline void world_init(struct world *w, unsigned flags, enum codec codec,
 				  .timers = w->loop,
 				  .metrics = w->metrics,
 				  .codec = codec,
+				  .crypt = world_crypt,
 				  .block_size = BLOCK,
 				  .want_sums = flags & WITH_SUMS};
 	w->store.base.ops = &mem_ops;
 	w->store.watch = w->loop;
-	w->store.codec = codec;
+	w->store.coding = req_coding(&w->env);
 	w->store.loop = flags & WITH_SYNC ? NULL : w->loop;
 	mtx_init(&w->store.lock);
 	list_init(&w->store.held);

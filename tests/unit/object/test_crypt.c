@@ -21,8 +21,9 @@ static void another_volume_or_a_changed_letter_is_refused(void **state _unused_)
 {
 	char *plain = NULL;
 
-	assert_int_equal(crypt_unseal("c2f3a1de-0000-4000-8000-0123456789ac", false, sealed, &plain),
-			 -EBADMSG);
+	assert_int_equal(
+		crypt_unseal("c2f3a1de-0000-4000-8000-0123456789ac", false, sealed, &plain),
+		-EBADMSG);
 	for (size_t i = 0; i < strlen(sealed); i++) {
 		char text[sizeof(sealed)];
 
