@@ -223,17 +223,10 @@ void redis_release(struct redis_conn *c)
 /* --- the server --- */
 
 /* a cluster, by the URL or by what its node said: keys have a prefix from now on */
-static int cluster_begin(struct redis *r)
+static void cluster_begin(struct redis *r)
 {
 	snprintf(r->prefix, sizeof(r->prefix), "{%u}", r->url.db);
 	r->slot = redis_cluster_slot(r->prefix, strlen(r->prefix));
-	if (r->n_nodes || r->url.n_addrs)
-		return 0;
-	r->nodes = calloc(1, sizeof(*r->nodes)); /* met through a unix socket */
-	if (!r->nodes)
-		return -ENOMEM;
-	r->n_nodes = 1;
-	return 0;
 }
 
 /* The first word with the server of a URL that names one. What SELECT says tells of a cluster, too,
@@ -255,8 +248,12 @@ static int single_begin(struct redis *r, uint64_t deadline_us, struct str *why)
 			str_add(why, c->error);
 		}
 	}
-	if (e == 0 && r->mode == REDIS_CLUSTER)
-		e = cluster_begin(r);
+	if (e == 0 && r->mode == REDIS_CLUSTER) {
+		cluster_begin(r);
+		e = redis_cluster_learn(c, deadline_us);
+		if (e < 0)
+			str_add(why, c->error);
+	}
 	redis_conn_close(c);
 	return e;
 }
@@ -273,7 +270,7 @@ static int redis_begin(struct redis *r, struct str *why)
 	if (single)
 		e = single_begin(r, deadline, why);
 	else if (r->mode == REDIS_CLUSTER)
-		e = cluster_begin(r);
+		cluster_begin(r);
 	if (e < 0)
 		return e;
 	r->known = r->mode == REDIS_SINGLE;
@@ -364,7 +361,7 @@ void redis_free(struct redis *r)
 	mtx_fini(&r->lock);
 	redis_tls_free(r->tls);
 	redis_url_fini(&r->url);
-	free(r->nodes);
+	free(r->nodes.v);
 	free(r->name);
 	free(r);
 }

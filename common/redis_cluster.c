@@ -53,34 +53,22 @@ static bool node_read(const struct redis_conn *c, const struct redis_reply *one,
 	return true;
 }
 
-static void remember(struct redis_addr *nodes, size_t *n, const struct redis_addr *a)
-{
-	for (size_t i = 0; i < *n; i++)
-		if (redis_addr_same(&nodes[i], a))
-			return;
-	if (*n < REDIS_ADDRS_MAX)
-		nodes[(*n)++] = *a;
-}
-
 /* all nodes that the answer names: any of them can be asked the next time */
 static void nodes_learn(struct redis *r, const struct redis_conn *c, const struct redis_reply *all)
 {
-	struct redis_addr *nodes = calloc(REDIS_ADDRS_MAX, sizeof(*nodes)), a;
-	size_t n = 0;
+	struct redis_nodes nodes = {.n = 0};
+	struct redis_addr a;
 
-	if (!nodes)
-		return;
-	remember(nodes, &n, &c->addr);
+	if (*c->addr.host)
+		redis_nodes_add(&nodes, &c->addr);
 	for (size_t i = 0; i < redis_reply_len(all); i++) {
 		const struct redis_reply *range = redis_reply_at(all, i);
 
 		for (size_t k = 2; k < redis_reply_len(range); k++)
 			if (node_read(c, redis_reply_at(range, k), &a))
-				remember(nodes, &n, &a);
+				redis_nodes_add(&nodes, &a);
 	}
-	free(r->nodes);
-	r->nodes = nodes;
-	r->n_nodes = n;
+	redis_nodes_replace(&r->nodes, &nodes);
 }
 
 static const struct redis_reply *range_of(const struct redis_reply *all, unsigned slot)
@@ -150,8 +138,8 @@ static bool choose(struct redis *r, const struct redis_conn *c, const struct red
 	return true;
 }
 
-static int ask(struct redis *r, const struct redis_addr *node, uint64_t deadline_us,
-	       const struct redis_addr *keep, struct redis_addr *ret, struct str *why)
+int redis_cluster_ask(struct redis *r, const struct redis_addr *node, uint64_t deadline_us,
+		      const struct redis_addr *keep, struct redis_addr *ret, struct str *why)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	const struct redis_reply *range;
@@ -178,31 +166,12 @@ static int ask(struct redis *r, const struct redis_addr *node, uint64_t deadline
 	return e;
 }
 
-/* Those that were learned, then those of the URL. Starts behind the one that was asked last,
- * since one that is cut off tells of the past, and one that hangs takes all the time there is. */
-int redis_cluster_find(struct redis *r, uint64_t deadline_us, const struct redis_addr *keep,
-		       struct redis_addr *ret, struct str *why)
+int redis_cluster_learn(struct redis_conn *c, uint64_t deadline_us)
 {
-	unsigned known = (unsigned)r->n_nodes, n = known + (unsigned)r->url.n_addrs;
-	unsigned first = r->first;
-	int worst = -ECONNREFUSED;
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int e = redis_cmd(c, deadline_us, &reply, "CLUSTER SLOTS");
 
-	for (unsigned i = 0; i < n && clock_left(deadline_us); i++) {
-		unsigned k = (first + i) % n;
-		struct redis_addr a = k < known ? r->nodes[k] : r->url.addrs[k - known];
-		uint64_t left = clock_left(deadline_us);
-		int e;
-
-		if (why) {
-			str_reset(why);
-			str_addf(why, "node %s:%u: ", a.host, a.port);
-		}
-		e = ask(r, &a, clock_us() + MIN(left, (uint64_t)REDIS_PROBE_US), keep, ret, why);
-		r->first = k + 1;
-		if (e == 0)
-			return 0;
-		if (e != -ECONNREFUSED && e != -ETIMEDOUT && e != -ECONNRESET)
-			worst = e;
-	}
-	return worst;
+	if (e == 0)
+		nodes_learn(c->r, c, reply);
+	return e;
 }

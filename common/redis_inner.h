@@ -16,6 +16,11 @@ struct redisReader;
 
 enum { REDIS_PROBE_US = 1000000 }; /* so long is one sentinel or node asked where the server is */
 
+struct redis_nodes {
+	struct redis_addr *v; /* up to REDIS_ADDRS_MAX */
+	size_t n;
+};
+
 struct redis {
 	struct spin spin; /* of those who wait for an answer */
 	struct redis_url url;
@@ -44,9 +49,8 @@ struct redis {
 	uint64_t n_looks GUARDED_BY(lock); /* how often somebody asked */
 	int look_result GUARDED_BY(lock);  /* of the last time */
 	uint64_t looked_us GUARDED_BY(lock);
-	struct redis_addr *nodes; /* of the cluster, as last told; up to REDIS_ADDRS_MAX */
-	size_t n_nodes;
-	unsigned first; /* who is asked first: the one that answered last time */
+	struct redis_nodes nodes; /* sentinels or nodes of the cluster, as last told */
+	unsigned first;		  /* who is asked first: the one that answered last time */
 };
 
 struct redis_conn {
@@ -99,13 +103,21 @@ void redis_route_moved(struct redis *r, uint64_t epoch, const struct redis_addr 
  * second, for all. */
 bool redis_route_left(struct redis *r, uint64_t epoch);
 
+/* one more, unless it is there or there is no room; v is freed by free */
+void redis_nodes_add(struct redis_nodes *n, const struct redis_addr *a);
+/* old becomes by, which must not be used afterwards, unless that is empty */
+void redis_nodes_replace(struct redis_nodes *old, struct redis_nodes *by);
+
 /* --- redis_sentinel.c, redis_cluster.c: called by one thread at a time --- */
 
-/* keep: the server that was used last, NULL if it is in doubt; it stays if it may */
-int redis_sentinel_find(struct redis *r, uint64_t deadline_us, const struct redis_addr *keep,
-			struct redis_addr *ret, struct str *why);
-int redis_cluster_find(struct redis *r, uint64_t deadline_us, const struct redis_addr *keep,
-		       struct redis_addr *ret, struct str *why);
+/* What one of them says, and whom else it knows (r->nodes). keep: the server that was used last,
+ * NULL if it is in doubt; among replicas it stays. */
+int redis_sentinel_ask(struct redis *r, const struct redis_addr *sentinel, uint64_t deadline_us,
+		       const struct redis_addr *keep, struct redis_addr *ret, struct str *why);
+int redis_cluster_ask(struct redis *r, const struct redis_addr *node, uint64_t deadline_us,
+		      const struct redis_addr *keep, struct redis_addr *ret, struct str *why);
+/* only the latter, over a connection that is there */
+int redis_cluster_learn(struct redis_conn *c, uint64_t deadline_us);
 unsigned redis_cluster_slot(const char *key, size_t len);
 
 /* --- redis_check.c --- */

@@ -15,12 +15,67 @@
 
 enum { CHECK_US = 1000000 };
 
+void redis_nodes_add(struct redis_nodes *n, const struct redis_addr *a)
+{
+	struct redis_addr *v;
+
+	for (size_t i = 0; i < n->n; i++)
+		if (redis_addr_same(&n->v[i], a))
+			return;
+	v = n->n < REDIS_ADDRS_MAX ? reallocarray(n->v, n->n + 1, sizeof(*v)) : NULL;
+	if (!v)
+		return; /* one less to ask */
+	n->v = v;
+	n->v[n->n++] = *a;
+}
+
+void redis_nodes_replace(struct redis_nodes *old, struct redis_nodes *by)
+{
+	if (!by->n)
+		return;
+	free(old->v);
+	*old = *by;
+}
+
+static int look_at(struct redis *r, const struct redis_addr *who, uint64_t deadline_us,
+		   const struct redis_addr *keep, struct redis_addr *ret, struct str *why)
+{
+	bool sentinel = r->mode == REDIS_SENTINEL;
+	uint64_t until = clock_us() + MIN(clock_left(deadline_us), (uint64_t)REDIS_PROBE_US);
+
+	if (why) {
+		str_reset(why);
+		str_addf(why, "%s %s:%u: ", sentinel ? "sentinel" : "node", who->host, who->port);
+	}
+	return sentinel ? redis_sentinel_ask(r, who, until, keep, ret, why)
+			: redis_cluster_ask(r, who, until, keep, ret, why);
+}
+
+/* Those that were learned, then those of the URL, until one knows. Starts behind the one that was
+ * asked last, since one that is cut off tells of the past, and one that hangs takes all the time
+ * there is. */
 static int look(struct redis *r, uint64_t deadline_us, const struct redis_addr *keep,
 		struct redis_addr *ret, struct str *why)
 {
-	if (r->mode == REDIS_SENTINEL)
-		return redis_sentinel_find(r, deadline_us, keep, ret, why);
-	return redis_cluster_find(r, deadline_us, keep, ret, why);
+	struct redis_nodes all = {.n = 0};
+	unsigned first = r->first;
+	int e = -ECONNREFUSED, worst = e;
+
+	for (size_t i = 0; i < r->nodes.n; i++)
+		redis_nodes_add(&all, &r->nodes.v[i]);
+	for (size_t i = 0; i < r->url.n_addrs; i++)
+		redis_nodes_add(&all, &r->url.addrs[i]);
+	for (unsigned i = 0; i < all.n && clock_left(deadline_us); i++) {
+		r->first = (first + i) % (unsigned)all.n;
+		e = look_at(r, &all.v[r->first++], deadline_us, keep, ret, why);
+		if (e == 0)
+			break;
+		/* says more than that one of them is away */
+		if (e != -ECONNREFUSED && e != -ETIMEDOUT && e != -ECONNRESET)
+			worst = e;
+	}
+	free(all.v);
+	return e ? worst : 0;
 }
 
 static void looked_locked(struct redis *r, int result, const struct redis_addr *found)

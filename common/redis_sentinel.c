@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The server that sentinels name: the master, or a replica of it for those who only read. Each
- * time another one is asked first, since one that is cut off tells of the past; one that does not
- * answer, or knows nothing, leaves the word to the next. Called by one thread at a time
- * (redis_route.c). */
+/* The server that a sentinel names: the master, or a replica of it for those who only read. Called
+ * by one thread at a time (redis_route.c). */
 #include "common/redis_inner.h"
 
 #include "common/clock.h"
@@ -90,8 +88,27 @@ static bool ask_replica(struct redis_conn *c, uint64_t deadline_us, const struct
 	return seen;
 }
 
-static int ask(struct redis *r, const struct redis_addr *sentinel, uint64_t deadline_us,
-	       const struct redis_addr *keep, struct redis_addr *ret, struct str *why)
+/* the other sentinels, so that those of the URL may all be gone one day */
+static void sentinels_learn(struct redis_conn *c, uint64_t deadline_us)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct redis_nodes nodes = {.n = 0};
+	struct redis_addr a;
+
+	if (redis_cmd(c, deadline_us, &reply, "SENTINEL sentinels %s", c->r->url.master) < 0)
+		return;
+	redis_nodes_add(&nodes, &c->addr);
+	for (size_t i = 0; i < redis_reply_len(reply); i++) {
+		const struct redis_reply *one = redis_reply_at(reply, i);
+
+		if (addr_read(field(one, "ip"), field(one, "port"), &a))
+			redis_nodes_add(&nodes, &a);
+	}
+	redis_nodes_replace(&c->r->nodes, &nodes);
+}
+
+int redis_sentinel_ask(struct redis *r, const struct redis_addr *sentinel, uint64_t deadline_us,
+		       const struct redis_addr *keep, struct redis_addr *ret, struct str *why)
 {
 	struct redis_conn *c;
 	int e = redis_conn_open(r, sentinel, NULL, r->url.sentinel_password, deadline_us, &c, why);
@@ -101,31 +118,8 @@ static int ask(struct redis *r, const struct redis_addr *sentinel, uint64_t dead
 	/* without a replica the master answers those who read, too */
 	if (r->route == ROUTE_PRIMARY || !ask_replica(c, deadline_us, keep, ret))
 		e = ask_master(c, deadline_us, ret, why);
+	if (e == 0)
+		sentinels_learn(c, deadline_us);
 	redis_conn_close(c);
 	return e;
-}
-
-int redis_sentinel_find(struct redis *r, uint64_t deadline_us, const struct redis_addr *keep,
-			struct redis_addr *ret, struct str *why)
-{
-	unsigned n = (unsigned)r->url.n_addrs, first = r->first;
-	int worst = -ECONNREFUSED;
-
-	for (unsigned i = 0; i < n && clock_left(deadline_us); i++) {
-		const struct redis_addr *s = &r->url.addrs[(first + i) % n];
-		uint64_t left = clock_left(deadline_us);
-		int e;
-
-		if (why) {
-			str_reset(why);
-			str_addf(why, "sentinel %s:%u: ", s->host, s->port);
-		}
-		e = ask(r, s, clock_us() + MIN(left, (uint64_t)REDIS_PROBE_US), keep, ret, why);
-		r->first = (first + i + 1) % n;
-		if (e == 0)
-			return 0;
-		if (e == -EACCES || e == -ENOENT || e == -EPROTO)
-			worst = e; /* says more than that one of them is away */
-	}
-	return worst;
 }

@@ -133,6 +133,7 @@ def test_a_volume_in_a_cluster_is_juicefs_own(lab, cluster, juicefs):
     assert os.getxattr(j.path("a"), "user.x") == b"y"
     status = lab.stoke("status", meta).stdout
     assert '"UsedInodes"' in status and m.dir in status
+    assert lab.stoke("status", f"unix://{cluster.nodes[5].socket}?db=1").stdout == lab.stoke("status", meta).stdout
     assert not keys_outside(cluster)
 
 
@@ -170,6 +171,8 @@ def test_a_primary_killed_under_load_is_replaced(lab, sentinels, juicefs):
     with Load(m.path("d")) as load:
         kill_under_load(m, load, sentinels.primary().kill)
     assert sentinels.primary().running()
+    sentinels.sentinels[0].kill()
+    assert lab.stoke("status", meta).returncode == 0
     j = lab.juice_mount(juicefs, meta)  # the same URL
     assert sorted(os.listdir(j.path("d"))) == sorted(os.listdir(m.path("d")))
     run([juicefs, "fsck", meta], env=lab.env)

@@ -211,6 +211,14 @@ static bool sentinel(struct fake *f, int n, char **word, struct str *out)
 	__atomic_add_fetch(&f->asked, 1, __ATOMIC_SEQ_CST);
 	if (n < 3 || !is(word[2], "main"))
 		return say(out, "*-1\r\n");
+	if (is(word[1], "sentinels") && get(&f->cut)) { /* another one, at this port */
+		snprintf(port, sizeof(port), "%d", get(&f->cut));
+		str_add(out, "*1\r\n*4\r\n$2\r\nip\r\n$9\r\n127.0.0.1\r\n$4\r\nport\r\n");
+		bulk(out, port);
+		return true;
+	}
+	if (is(word[1], "sentinels"))
+		return say(out, "*0\r\n");
 	snprintf(port, sizeof(port), "%u", __atomic_load_n(&f->other, __ATOMIC_SEQ_CST)->port);
 	str_add(out, "*2\r\n");
 	bulk(out, "127.0.0.1");
@@ -503,6 +511,29 @@ static void what_sentinels_do_not_know_is_said(void **state)
 	fake_stop(&a);
 }
 
+static void sentinels_that_the_url_does_not_name_are_learned(void **state)
+{
+	struct fake s, t, a, b;
+	struct redis *r;
+
+	(void)state;
+	fake_start(&s, sentinel);
+	fake_start(&t, sentinel);
+	fake_start(&a, server);
+	fake_start(&b, server);
+	point(&s, &a);
+	point(&t, &b);
+	set(&s.cut, t.port);
+	r = open_sentinel(&s);
+	assert_int_equal(ask(r, SECOND, "GET k"), a.port);
+	fake_stop(&s);
+	fake_stop(&a);
+	assert_int_equal(ask(r, 5 * SECOND, "GET k"), b.port);
+	redis_free(r);
+	fake_stop(&t);
+	fake_stop(&b);
+}
+
 static void a_url_of_a_replica_is_told_at_once_that_it_may_not_write(void **state)
 {
 	char url[64];
@@ -700,6 +731,7 @@ int main(void)
 		cmocka_unit_test(a_server_that_is_silent_is_left_when_another_one_took_over),
 		cmocka_unit_test(a_late_answer_is_nobody_elses),
 		cmocka_unit_test(what_sentinels_do_not_know_is_said),
+		cmocka_unit_test(sentinels_that_the_url_does_not_name_are_learned),
 		cmocka_unit_test(a_url_of_a_replica_is_told_at_once_that_it_may_not_write),
 		cmocka_unit_test(moved_is_followed_and_remembered),
 		cmocka_unit_test(ask_is_followed_by_commands_and_waited_out_by_scripts),
