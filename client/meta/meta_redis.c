@@ -204,6 +204,7 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	cond_init(&mr->slot_free);
 	cond_init(&mr->pool_filled);
 	cond_init(&mr->wake);
+	cond_init(&mr->stat_flushed);
 	list_init(&mr->dead);
 	crypt_random(&mr->nonce, sizeof(mr->nonce));
 	metrics_init(mr, c.metrics);
@@ -242,6 +243,8 @@ static void redis_free_engine(struct meta *m)
 	cond_fini(&mr->slot_free);
 	cond_fini(&mr->pool_filled);
 	cond_fini(&mr->wake);
+	cond_fini(&mr->stat_flushed);
+	free(mr->stat_flight);
 	free(mr->session_json);
 	free(mr->setting_key);
 	free(mr->prefix);

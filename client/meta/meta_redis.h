@@ -59,9 +59,12 @@ struct meta_redis {
 	/* nextchunk as it was seen: numbers up to it were handed out, so it never falls. Records of
 	 * slices tell nothing about it: one that is damaged must not rotate the generation */
 	uint64_t highest_slice;
-	uint64_t old_slices;   /* numbers up to it that we reserved were of another generation */
-	struct hashmap dirs;   /* struct dir_delta by inode */
-	struct quotas *quotas; /* has a lock of its own */
+	uint64_t old_slices; /* numbers up to it that we reserved were of another generation */
+	struct hashmap dirs; /* struct dir_delta by inode */
+	struct cond stat_flushed;
+	bool stat_flushing;
+	struct stat_flight *stat_flight; /* not answered yet; of the one that flushes */
+	struct quotas *quotas;		 /* has a lock of its own */
 	bool stopping;
 	struct list_node dead; /* files whose data is to be deleted, by deleters jobs */
 	unsigned n_dead, deleters;
@@ -172,7 +175,7 @@ void removed_done(struct meta_redis *mr, uint64_t parent, const struct removed *
  * directory that links inode */
 void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space, int64_t inodes);
 void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now, uint64_t before);
-void stat_flush(struct meta_redis *mr, uint64_t deadline_us);
+int stat_flush(struct meta_redis *mr, uint64_t deadline_us);
 int stat_begin(struct meta_redis *mr, uint64_t deadline_us);
 void *stat_main(void *arg);
 

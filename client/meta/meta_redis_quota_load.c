@@ -131,6 +131,15 @@ static void flush_all(struct meta_redis *mr, uint64_t deadline_us)
 		q->flight = f;
 		mtx_unlock(&q->lock);
 		r = own_eval(mr, SC_QUOTAFLUSH, &f->args, deadline_us, &reply);
+		if (r == -EIO || (r && op_error(r) != -EIO)) {
+			/* refused, and not for lack of an answer: it would be again */
+			if (log_rate_ok(&rate, 10 * 1000000, &quiet))
+				log_warn("usage of some quotas is lost (stoke quota check "
+					 "--repair): %s",
+					 strerror(-r));
+			landed(mr, f);
+			continue;
+		}
 		if (r) {
 			if (log_rate_ok(&rate, 60 * 1000000, &quiet))
 				log_warn("usage of quotas waits: %s", strerror(-r));

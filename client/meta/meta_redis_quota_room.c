@@ -233,8 +233,9 @@ static int weigh(struct meta_redis *mr, uint64_t dir, const char *name, struct a
 	own = (struct amount){space_of(&a), 1};
 	if (a.type == INODE_DIR) {
 		/* what this client did is in the statistics first */
-		stat_flush(mr, op_deadline(mr));
-		r = tree_sum(mr, inode, false, NULL, &sum);
+		r = stat_flush(mr, op_deadline(mr));
+		if (!r)
+			r = tree_sum(mr, inode, false, NULL, &sum);
 	}
 	if (r)
 		return r;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Statistics of directories (length, space and number of their entries). Operations add deltas
  * here; one thread writes them each second, as JuiceFS does, outside the operations. A directory
- * without statistics is counted anew instead. */
+ * without statistics is counted anew instead. What Redis does not answer waits. */
 #include "client/meta/meta_redis.h"
 
 #include <inttypes.h>
@@ -52,7 +52,7 @@ void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space
 	mtx_unlock(&mr->base.lock);
 	free(spare);
 	if (full)
-		stat_flush(mr, op_deadline(mr));
+		(void)stat_flush(mr, op_deadline(mr));
 }
 
 /* every directory that has a link of inode gets the change once a link */
@@ -123,6 +123,7 @@ static int stat_recount(struct meta_redis *mr, uint64_t dir, uint64_t deadline_u
 	args_i64(&args, c.length);
 	args_i64(&args, c.space);
 	args_i64(&args, c.inodes);
+	args_now(&args);
 	return own_eval(mr, SC_DIRCOUNT, &args, deadline_us, &reply);
 }
 
@@ -142,8 +143,15 @@ int stat_begin(struct meta_redis *mr, uint64_t deadline_us)
 	return r;
 }
 
-/* some of a table that was taken out of the engine */
+/* A script's arguments stay until it is known what became of it: a batch that was not answered is
+ * asked for again by the same number, so it is added once. */
+struct stat_flight {
+	struct args args;
+	char text[STAT_BATCH * 4][21];
+};
+
 struct stat_batch {
+	struct hashmap *from;
 	struct dir_delta *d[STAT_BATCH];
 	size_t n;
 };
@@ -152,70 +160,118 @@ static bool batch_take(struct hash_node *n, void *arg)
 {
 	struct stat_batch *b = arg;
 
+	if (b->n == STAT_BATCH)
+		return false;
+	hashmap_del(b->from, n);
 	b->d[b->n++] = container_of(n, struct dir_delta, node);
-	return b->n < STAT_BATCH;
+	return true;
 }
 
-static int batch_write(struct meta_redis *mr, const struct stat_batch *b, uint64_t deadline_us)
+static void args_delta(struct args *a, const struct dir_delta *d, char text[4][21])
+{
+	const int64_t v[3] = {d->length, d->space, d->inodes};
+
+	snprintf(text[0], 21, "%" PRIu64, d->inode);
+	for (int i = 0; i < 3; i++)
+		snprintf(text[i + 1], 21, "%" PRId64, v[i]);
+	for (int i = 0; i < 4; i++)
+		args_text(a, text[i]);
+}
+
+/* some of what is to be told; NULL: nothing, or no memory */
+static struct stat_flight *flight_new(struct meta_redis *mr)
+{
+	struct stat_flight *f = malloc(sizeof(*f));
+	struct stat_batch b = {.from = &mr->dirs};
+
+	if (!f)
+		return NULL;
+	mtx_lock(&mr->base.lock);
+	hashmap_each(&mr->dirs, batch_take, &b);
+	mtx_unlock(&mr->base.lock);
+	if (b.n == 0) {
+		free(f);
+		return NULL;
+	}
+	args_init(&f->args, mr);
+	op_begin(mr, &f->args);
+	for (size_t i = 0; i < b.n; i++) {
+		args_delta(&f->args, b.d[i], f->text + i * 4);
+		free(b.d[i]);
+	}
+	return f;
+}
+
+static int flight_land(struct meta_redis *mr, struct stat_flight *f, uint64_t deadline_us)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	char text[STAT_BATCH * 4][21];
-	struct args args;
-	size_t t = 0;
-	int r;
+	int r = own_eval(mr, SC_DIRSTAT, &f->args, deadline_us, &reply);
 
-	args_init(&args, mr);
-	op_begin(mr, &args);
-	for (size_t i = 0; i < b->n; i++) {
-		const struct dir_delta *d = b->d[i];
-		const int64_t v[3] = {d->length, d->space, d->inodes};
-
-		snprintf(text[t], sizeof(text[t]), "%" PRIu64, d->inode);
-		args_text(&args, text[t++]);
-		for (int j = 0; j < 3; j++) {
-			snprintf(text[t], sizeof(text[t]), "%" PRId64, v[j]);
-			args_text(&args, text[t++]);
-		}
-	}
-	r = own_eval(mr, SC_DIRSTAT, &args, deadline_us, &reply);
-	op_end(mr, &args);
-	if (!r)
-		quota_version(mr, (uint64_t)reply_int(reply_at(reply, 0)), deadline_us);
-	for (size_t i = 1; !r && i < reply_len(reply); i++)
-		r = stat_recount(mr, (uint64_t)reply_int(reply_at(reply, i)), deadline_us);
-	return r;
+	if (r)
+		return r;
+	op_end(mr, &f->args);
+	free(f);
+	quota_version(mr, (uint64_t)reply_int(reply_at(reply, 0)), deadline_us);
+	/* one that cannot be counted now has no statistics still: its next change comes here too */
+	for (size_t i = 1; i < reply_len(reply); i++)
+		(void)stat_recount(mr, (uint64_t)reply_int(reply_at(reply, i)), deadline_us);
+	return 0;
 }
 
-void stat_flush(struct meta_redis *mr, uint64_t deadline_us)
+/* the answer was no, and will be: what it is added to is damaged, or the volume is gone */
+static bool refused(int r)
+{
+	return r && (r == -EIO || op_error(r) != -EIO);
+}
+
+static bool flush_begin(struct meta_redis *mr)
+{
+	bool work;
+
+	mtx_lock(&mr->base.lock);
+	while (mr->stat_flushing)
+		cond_wait(&mr->stat_flushed, &mr->base.lock);
+	work = mr->dirs.count || mr->stat_flight;
+	mr->stat_flushing = work;
+	mtx_unlock(&mr->base.lock);
+	return work;
+}
+
+/* When it returns 0, all that was told before it was called is in Redis, whoever brought it there. */
+int stat_flush(struct meta_redis *mr, uint64_t deadline_us)
 {
 	static struct log_rate rate;
-	struct hashmap taken, empty;
-	unsigned lost = 0, quiet;
-	int r = 0, one;
+	struct stat_flight *f;
+	unsigned quiet;
+	int r = 0;
 
-	if (hashmap_init(&empty, 64))
-		return; /* the next second tries again */
-	mtx_lock(&mr->base.lock);
-	taken = mr->dirs;
-	mr->dirs = empty;
-	mtx_unlock(&mr->base.lock);
-	while (taken.count) {
-		struct stat_batch b = {.n = 0};
-
-		hashmap_each(&taken, batch_take, &b);
-		one = batch_write(mr, &b, deadline_us);
-		if (one) {
-			r = one;
-			lost += (unsigned)b.n;
+	if (!flush_begin(mr))
+		return 0;
+	f = mr->stat_flight; /* nobody else flushes */
+	if (!f)
+		f = flight_new(mr);
+	while (f && !r) {
+		r = flight_land(mr, f, deadline_us);
+		if (refused(r)) {
+			if (log_rate_ok(&rate, 10 * 1000000, &quiet))
+				log_warn("statistics of some directories are lost (fsck "
+					 "--sync-dir-stat): %s",
+					 strerror(-r));
+			op_end(mr, &f->args);
+			free(f);
+			r = 0;
 		}
-		for (size_t i = 0; i < b.n; i++) {
-			hashmap_del(&taken, &b.d[i]->node);
-			free(b.d[i]);
-		}
+		if (!r)
+			f = flight_new(mr);
 	}
-	hashmap_fini(&taken);
-	if (lost && log_rate_ok(&rate, 10 * 1000000, &quiet))
-		log_warn("statistics of %u directories lost: %s", lost, strerror(-r));
+	mtx_lock(&mr->base.lock);
+	mr->stat_flight = f;
+	mr->stat_flushing = false;
+	cond_broadcast(&mr->stat_flushed);
+	mtx_unlock(&mr->base.lock);
+	if (r && log_rate_ok(&rate, 60 * 1000000, &quiet))
+		log_warn("statistics of directories wait: %s", strerror(-r));
+	return r;
 }
 
 void *stat_main(void *arg)
@@ -228,10 +284,10 @@ void *stat_main(void *arg)
 		if (!mr->stopping)
 			cond_wait_us(&mr->wake, &mr->base.lock, PERIOD_US);
 		stop = mr->stopping;
-		work = mr->dirs.count;
+		work = mr->dirs.count || mr->stat_flight;
 		mtx_unlock(&mr->base.lock);
 		if (work)
-			stat_flush(mr, clock_us() + mr->base.conf.timeout_us);
+			(void)stat_flush(mr, clock_us() + mr->base.conf.timeout_us);
 		if (quota_waiting(mr))
 			quota_flush(mr, clock_us() + mr->base.conf.timeout_us);
 	}

@@ -141,6 +141,33 @@ static void begin(struct locks *l, struct asker *a, uint64_t owner, uint32_t typ
 	assert_true(locks_wait(l, &a->q));
 }
 
+static void failing(int n)
+{
+	mtx_lock(&fake.lock);
+	fake.fail = n;
+	mtx_unlock(&fake.lock);
+}
+
+static int still_failing(void)
+{
+	int n;
+
+	mtx_lock(&fake.lock);
+	n = fake.fail;
+	mtx_unlock(&fake.lock);
+	return n;
+}
+
+static int asked(void)
+{
+	int n;
+
+	mtx_lock(&fake.lock);
+	n = fake.asked;
+	mtx_unlock(&fake.lock);
+	return n;
+}
+
 static void hang(bool on)
 {
 	mtx_lock(&fake.lock);
@@ -216,15 +243,16 @@ static void a_waiter_gets_it_when_it_is_free(void **state)
 static void who_has_nothing_costs_nothing_to_close(void **state)
 {
 	struct locks *l = *state;
+	int before;
 
 	assert_int_equal(set(l, 0, F_WRLCK, 0, 99), 0);
 	assert_int_equal(set(l, 0, F_UNLCK, 0, LOCK_EOF), 0);
-	fake.asked = 0;
+	before = asked();
 	assert_false(locks_held(l, 7, 0));
 	locks_close(l, 7, 0);
 	locks_close(l, 7, 3);
 	locks_release(l, 100);
-	assert_int_equal(fake.asked, 0);
+	assert_int_equal(asked(), before);
 }
 
 static void a_cancelled_waiter_is_gone_at_once(void **state)
@@ -291,20 +319,20 @@ static void an_unknown_outcome_is_put_right(void **state)
 	struct locks *l = *state;
 
 	/* it failed, and may have been done: then it is undone */
-	fake.fail = 2;
+	failing(2);
 	assert_int_equal(set(l, 0, F_WRLCK, 0, 9), -EIO);
 	becomes(0, "");
 	/* what had been there stays */
-	fake.fail = 0;
+	failing(0);
 	assert_int_equal(set(l, 1, F_RDLCK, 0, 9), 0);
-	fake.fail = 2;
+	failing(2);
 	assert_int_equal(set(l, 1, F_WRLCK, 5, 19), -EIO);
-	for (int i = 0; i < 300 && fake.fail; i++)
+	for (int i = 0; i < 300 && still_failing(); i++)
 		usleep(10000);
 	assert_int_equal(set(l, 1, F_RDLCK, 0, 9), 0);
 	has(1, "R 0 9");
 	/* a close that cannot be told now is told later */
-	fake.fail = 3;
+	failing(3);
 	locks_close(l, 7, 1);
 	assert_false(locks_held(l, 7, 1));
 	becomes(1, "");

@@ -401,6 +401,7 @@ static int do_dircount(struct world *w)
 	args_u64(&args, w->a);
 	for (int i = 0; i < 3; i++)
 		args_u64(&args, 7);
+	args_now(&args);
 	return run_args(w, SC_DIRCOUNT, &args);
 }
 
@@ -449,6 +450,41 @@ static int do_unlock(struct world *w)
 	args_u64(&args, 77);
 	args_text(&args, "lockf5");
 	return run_args(w, SC_UNLOCK, &args);
+}
+
+static int do_flock(struct world *w)
+{
+	return meta_flock(w->m, w->f, 5, F_WRLCK);
+}
+
+static int do_setlk(struct world *w)
+{
+	const struct meta_lock l = {F_WRLCK, 1, 10, 20};
+
+	return meta_setlk(w->m, w->f, 5, &l);
+}
+
+static int do_quota_set(struct world *w)
+{
+	const struct quota q = {.kind = QUOTA_DIR, .id = w->a, .max_space = 7, .max_inodes = 8};
+
+	return meta_quota_set(w->m, &q);
+}
+
+static int do_quota_flush(struct world *w)
+{
+	struct args args;
+	int r;
+
+	args_init(&args, w->mr);
+	op_begin(w->mr, &args);
+	args_text(&args, "user");
+	args_u64(&args, 5);
+	args_text(&args, "4096");
+	args_text(&args, "1");
+	r = run_args(w, SC_QUOTAFLUSH, &args);
+	op_end(w->mr, &args);
+	return r;
 }
 
 static int do_counter(struct world *w)
@@ -507,6 +543,10 @@ static const struct {
 	{"gate", do_gate, 0},
 	{"unlock", do_unlock, 1},
 	{"counter", do_counter, 2},
+	{"flock", do_flock, 2},
+	{"setlk", do_setlk, 2},
+	{"quota_set", do_quota_set, 4},
+	{"quota_flush", do_quota_flush, 3},
 };
 
 /* --- damages --- */
@@ -530,7 +570,9 @@ static size_t damages(char *ret[], size_t max)
 			"for i, k in ipairs({ 'nextTrash', 'delfiles', 'session1', 'p6', "
 			"'sliceRef', 'x6',\n"
 			"'dirQuota', 'lastCleanupSessions', 'd9223372032828243969',\n"
-			"'d9223372032828243968', 'nextinode', 'c6_500' }) do\n"
+			"'d9223372032828243968', 'nextinode', 'c6_500', 'lockf6', 'lockp6',\n"
+			"'locked1', '_quotas', 'dirQuotaUsedSpace', 'userQuota',\n"
+			"'userQuotaUsedInodes' }) do\n"
 			"if redis.call('EXISTS', k) == 0 then r[#r + 1] = 'type ' .. k end end\n"
 			"table.sort(r)\n"
 			"return table.concat(r, '\\n')");
