@@ -171,7 +171,8 @@ struct meta_ops {
 	int (*listxattr)(struct meta *m, uint64_t inode, char **ret, size_t *ret_len);
 	int (*removexattr)(struct meta *m, uint64_t inode, const char *name);
 	/* POSIX ACLs (acl.h). get: -ENODATA when there is none; set: an empty rule (NULL)
-	 * removes it; sgid goes when c is not in the file's group (gids: looked at here always) */
+	 * removes it; setting an access rule takes sgid off when c is not in the file's
+	 * group (gids: looked at here always) */
 	int (*getfacl)(struct meta *m, uint64_t inode, enum acl_type type, struct acl *ret);
 	int (*setfacl)(struct meta *m, const struct meta_ctx *c, uint64_t inode, enum acl_type type,
 		       const struct acl *rule, struct attr *ret);

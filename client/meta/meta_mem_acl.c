@@ -169,7 +169,7 @@ static int setfacl_locked(struct meta_mem *mm, struct mem_inode *i, const struct
 	if ((c->uid != 0 && c->uid != a.uid) || a.parent > INODE_TRASH ||
 	    (a.flags & (ATTR_APPEND | ATTR_IMMUTABLE)))
 		return -EPERM;
-	if (c->uid != 0 && !of_group(c, a.gid))
+	if (type == ACL_ACCESS && rule && c->uid != 0 && !of_group(c, a.gid))
 		a.mode &= (uint16_t)~SGID;
 	r = set_rule_locked(mm, &i->a, type, rule, &a);
 	if (r)

@@ -19,7 +19,7 @@ local m = mode(cur)
 if rule ~= RULE_NONE and which == '2' and kind(cur) ~= DIR then
 	return fail(EACCES)
 end
-if uid ~= 0 and not has_gid(ARGV[8], u32(cur, GID)) then
+if which == '1' and rule ~= RULE_NONE and uid ~= 0 and not has_gid(ARGV[8], u32(cur, GID)) then
 	m = bit.band(m, 3071)	-- 05777
 end
 -- what the rule does not say is as the mode has it

@@ -131,6 +131,33 @@ static void files_inherit_the_default_rule_of_their_directory(void **state)
 	close_meta(m);
 }
 
+/* the caller is no member of the file's group */
+static void only_a_new_access_rule_takes_sgid_off(void **state)
+{
+	struct acl_entry e;
+	struct acl rule = rule_for(&e, 7);
+	struct attr a, want = {.gid = 7, .mode = 02770};
+	struct meta *m;
+	uint64_t d;
+
+	(void)state;
+	NEED_SERVER();
+	acl_volume();
+	m = open_redis(NULL);
+	d = make_mode(m, &user_ctx, INODE_ROOT, "d", INODE_DIR, 0755);
+	assert_int_equal(meta_setattr(m, &root_ctx, d, SET_GID, &want, &a), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, d, SET_MODE, &want, &a), 0);
+	assert_int_equal(meta_setfacl(m, &user_ctx, d, ACL_DEFAULT, &rule, &a), 0);
+	assert_int_equal(a.mode, 02770);
+	assert_int_equal(meta_setfacl(m, &root_ctx, d, ACL_ACCESS, &rule, &a), 0);
+	assert_int_equal(a.mode, 02670);
+	assert_int_equal(meta_setfacl(m, &user_ctx, d, ACL_ACCESS, NULL, &a), 0);
+	assert_int_equal(a.mode, 02670);
+	assert_int_equal(meta_setfacl(m, &user_ctx, d, ACL_ACCESS, &rule, &a), 0);
+	assert_int_equal(a.mode, 0670);
+	close_meta(m);
+}
+
 static void chmod_changes_the_rule(void **state)
 {
 	struct acl_entry e;
@@ -171,6 +198,7 @@ int main(void)
 		cmocka_unit_test(equal_rules_are_stored_once),
 		cmocka_unit_test(a_volume_without_acls_has_none),
 		cmocka_unit_test(files_inherit_the_default_rule_of_their_directory),
+		cmocka_unit_test(only_a_new_access_rule_takes_sgid_off),
 		cmocka_unit_test(chmod_changes_the_rule),
 	};
 
