@@ -121,8 +121,8 @@ a = put(a, CTIME, now)
 call('SET', P .. 'i' .. ARGV[4], a)
 if LOG ~= '' then
 	log(now, 'SETATTR', nil, ARGV[4], ARGV[5], 0, fmt('%.0f', u32(a, UID)),
-		fmt('%.0f', u32(a, GID)), mode(a), byte(a, 1), seconds_text(a, ATIME), seconds_text(a, MTIME),
-		nanoseconds_text(a, ATIME), nanoseconds_text(a, MTIME), seconds_text(a, CTIME),
-		nanoseconds_text(a, CTIME), fmt('%.0f', access))
+		fmt('%.0f', u32(a, GID)), mode(a), byte(a, 1), seconds_text(a, ATIME),
+		seconds_text(a, MTIME), nanoseconds_text(a, ATIME), nanoseconds_text(a, MTIME),
+		seconds_text(a, CTIME), nanoseconds_text(a, CTIME), fmt('%.0f', access))
 end
 return finish({ a, field(cur, UID) })
