@@ -397,7 +397,7 @@ static int redis_try(struct redis *r, uint64_t deadline_us, const char *cmd, siz
 	int e = redis_acquire(r, deadline_us, &c);
 
 	*ret_by_script = *ret_asked = false;
-	if (e < 0)
+	if (e)
 		return e;
 	e = redis_conn_append_raw(c, cmd, len);
 	if (e == 0)

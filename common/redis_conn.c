@@ -335,37 +335,37 @@ int redis_appendv(struct redis_conn *c, int argc, const char **argv, const size_
 	return conn_appended(c);
 }
 
-/* the next whole answer, of any kind */
-static int conn_reply(struct redis_conn *c, uint64_t deadline_us, redisReply **ret)
+/* the next whole answer, of any kind; NULL: it did not come, and *ret says why */
+static redisReply *conn_reply(struct redis_conn *c, uint64_t deadline_us, int *ret)
 {
 	void *reply = NULL;
 	int r = c->out.len ? conn_flush(c, deadline_us) : 0;
 
 	while (r == 0) {
 		if (redisReaderGetReply(c->reader, &reply) != REDIS_OK)
-			return conn_break(c, -EPROTO, c->reader->errstr);
-		if (reply) {
-			*ret = reply;
-			return 0;
-		}
-		r = conn_fill(c, deadline_us);
+			r = conn_break(c, -EPROTO, c->reader->errstr);
+		else if (reply)
+			return reply;
+		else
+			r = conn_fill(c, deadline_us);
 	}
-	return r;
+	*ret = r;
+	return NULL;
 }
 
 int redis_next(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **ret)
 {
 	uint64_t left = clock_left(deadline_us);
-	redisReply *reply = NULL;
-	int r;
+	redisReply *reply;
+	int r = -EIO;
 
 	if (c->broken)
 		return -ECONNRESET;
 	assert(c->pending); /* as many as were appended */
 	if (!left)
 		return conn_break(c, -ETIMEDOUT, "timed out");
-	r = conn_reply(c, clock_us() + MIN(left, c->r->conf.io_timeout_us), &reply);
-	if (r < 0)
+	reply = conn_reply(c, clock_us() + MIN(left, c->r->conf.io_timeout_us), &r);
+	if (!reply)
 		return r;
 	c->pending--;
 	c->by_script = c->asked = false;
