@@ -3,8 +3,8 @@
  * receive threads; one thread of our own asks for all who wait and puts right what failed.
  *
  * A holder is an owner in a file; it knows the records that the volume has of it, exactly, because
- * one call at a time is under way for it (busy). So an owner without records costs nothing to close,
- * and a lock that arrives when nobody wants it any more is given back to what was before.
+ * one call at a time is under way for it (busy). So an owner without records costs nothing to
+ * close, and a lock that arrives when nobody wants it any more is given back to what was before.
  *
  *	request		by
  *	NEW		locks_set; it asked once
@@ -12,11 +12,11 @@
  *	-> ASKING	the thread asks for it
  *	-> WAITING	somebody else has it still
  *	-> OVER		got it, an error, stop: done(status)
- *	cancelled	NEW: locks_wait says so; WAITING: out at once; ASKING: the thread undoes what
- *			it may have got, then done(LOCK_GONE)
+ *	cancelled	NEW: locks_wait says so; WAITING: out at once; ASKING: the thread undoes
+ *			what it may have got, then done(LOCK_GONE)
  *
- * A holder whose change failed with an unknown outcome, or that could not be closed, is broken: busy
- * for all others until the thread has made the volume hold what it should. */
+ * A holder whose change failed with an unknown outcome, or that could not be closed, is broken:
+ * busy for all others until the thread has made the volume hold what it should. */
 #include "client/locks.h"
 
 #include <fcntl.h>
@@ -362,7 +362,8 @@ static int restored(int r)
 	return r == -EAGAIN ? 0 : r;
 }
 
-/* makes the volume hold what h has in a range, without giving up in between what stays; h is busy */
+/* makes the volume hold what h has in a range, without giving up in between what stays; h is busy
+ * */
 static int restore(struct locks *l, struct lock_holder *h, const struct meta_lock *range)
 {
 	uint64_t at = range->start;

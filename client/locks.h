@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The locks that this mount holds, and those who wait for one. Owners are the kernel's, made
- * different by kind: a flock's belongs to an open file, a record lock's to a process or (OFD) an open
- * file.
+ * different by kind: a flock's belongs to an open file, a record lock's to a process or (OFD) an
+ * open file.
  *
- * Nobody tells a client that a lock is free, so waiting is asking again: one thread asks for all who
- * wait, each after 1 ms, then less and less often, up to 50 ms (more when very many wait); an unlock
- * by this mount makes those of its file due at once. */
+ * Nobody tells a client that a lock is free, so waiting is asking again: one thread asks for all
+ * who wait, each after 1 ms, then less and less often, up to 50 ms (more when very many wait); an
+ * unlock by this mount makes those of its file due at once. */
 #ifndef STOKE_CLIENT_LOCKS_H
 #define STOKE_CLIENT_LOCKS_H
 
@@ -53,8 +53,8 @@ enum lock_cancel locks_cancel(struct locks *l, struct lock_req *q);
 
 /* the owner has record locks in the file; does not block */
 bool locks_held(struct locks *l, uint64_t inode, uint64_t owner);
-/* Block: the end of an owner's record locks in a file (close), of all that came through an open file
- * (its last close). What cannot be told to the volume now is told later. */
+/* Block: the end of an owner's record locks in a file (close), of all that came through an open
+ * file (its last close). What cannot be told to the volume now is told later. */
 void locks_close(struct locks *l, uint64_t inode, uint64_t owner);
 void locks_release(struct locks *l, uint64_t handle);
 

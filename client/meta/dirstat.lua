@@ -5,7 +5,8 @@ local old = done()
 if old then
 	return old
 end
-local r, there, hashes = { call('GET', P .. '_quotas') or '0' }, {}, { 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }
+local r, there = { call('GET', P .. '_quotas') or '0' }, {}
+local hashes = { 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }
 for i = 4, #ARGV - 6, 4 do
 	if call('HEXISTS', P .. 'dirUsedSpace', ARGV[i]) == 1 then
 		for j, k in ipairs(hashes) do

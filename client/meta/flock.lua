@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A lock of a whole file (flock), or its end.
--- ARGV: token, number, now, inode (text), session, owner (16 hexadecimal digits), owner (text), 'R',
---    'W' or 'U'
+-- ARGV: token, number, now, inode (text), session, owner (16 hexadecimal digits), owner (text),
+--    'R', 'W' or 'U'
 -- -> {1}; {0}: another owner is in the way
 local old = done()
 if old then

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Quotas in memory (quotas.h): tables, the way from a directory up to the root, and what operations
  * tell behind a change. Any thread. */
+#include "client/meta/meta_redis_quota.h"
+
 #include "client/meta/quotas.h"
 
 #include <inttypes.h>

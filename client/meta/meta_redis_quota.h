@@ -2,15 +2,15 @@
 /* Quotas of the Redis engine: what operations ask before they change something, and tell behind it.
  * Private to client/meta.
  *
- * Two kinds of sums are kept, as JuiceFS keeps them. A directory's usage is that of all entries below
- * it: a file with two links counts at both, what goes to the trash leaves it at once. It changes with
- * the statistics of directories, and stat_add tells both. A user's or group's is that of the inodes
- * it owns for as long as they are there, also in the trash or without a name: usedSpace and
- * totalInodes are the same sums over everybody. Space is in bytes, in whole pages.
+ * Two kinds of sums are kept, as JuiceFS keeps them. A directory's usage is that of all entries
+ * below it: a file with two links counts at both, what goes to the trash leaves it at once. It
+ * changes with the statistics of directories, and stat_add tells both. A user's or group's is that
+ * of the inodes it owns for as long as they are there, also in the trash or without a name:
+ * usedSpace and totalInodes are the same sums over everybody. Space is in bytes, in whole pages.
  *
- * Nothing of this costs anything while the volume has no quotas: each call looks at a flag first. All
- * may block (on Redis, for the parents of a directory that is not known), and are called without
- * locks. */
+ * Nothing of this costs anything while the volume has no quotas: each call looks at a flag first.
+ * All may block (on Redis, for the parents of a directory that is not known), and are called
+ * without locks. */
 #ifndef STOKE_CLIENT_META_META_REDIS_QUOTA_H
 #define STOKE_CLIENT_META_META_REDIS_QUOTA_H
 
@@ -22,8 +22,8 @@ struct quotas;
 int quotas_new(struct quotas **ret);
 void quotas_free(struct quotas *q);
 
-/* Before a change: 0, -EDQUOT, -ENOSPC when the volume is full too, or the error of reading what must
- * be known for the answer. */
+/* Before a change: 0, -EDQUOT, -ENOSPC when the volume is full too, or the error of reading what
+ * must be known for the answer. */
 
 /* something is made in dir by c: one inode and a page */
 int quota_room_make(struct meta_redis *mr, uint64_t dir, const struct meta_ctx *c);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Usage of quotas to Redis, and limits and usage from it. Threads: the statistics' and whoever checks
- * usage flush, one at a time; the heartbeat, and who changed a limit, load. */
+/* Usage of quotas to Redis, and limits and usage from it. Threads: the statistics' and whoever
+ * checks usage flush, one at a time; the heartbeat, and who changed a limit, load. */
 #include "client/meta/quotas.h"
 
 #include <inttypes.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether there is room for a change: the owner's limits, then those of the directories above. What
- * must be known for that is read first, so a volume with limits costs a question more. Any thread. */
+ * must be known for that is read first, so a volume with limits costs a question more. Any thread.
+ * */
 #include "client/meta/quotas.h"
 
 #include "common/hash.h"

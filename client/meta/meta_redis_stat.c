@@ -237,7 +237,8 @@ static bool flush_begin(struct meta_redis *mr)
 	return work;
 }
 
-/* When it returns 0, all that was told before it was called is in Redis, whoever brought it there. */
+/* When it returns 0, all that was told before it was called is in Redis, whoever brought it there.
+ * */
 int stat_flush(struct meta_redis *mr, uint64_t deadline_us)
 {
 	static struct log_rate rate;

@@ -39,7 +39,8 @@ static void add_entry(const struct meta_entry *e, struct tree_sum *sum)
 	sum->inodes++;
 }
 
-/* entries of one directory: summed up when sum is not NULL; directories among them are to be done */
+/* entries of one directory: summed up when sum is not NULL; directories among them are to be done
+ * */
 static int read_entries(struct meta_redis *mr, uint64_t dir, struct todo *t, struct tree_sum *sum)
 {
 	struct meta_dir *d;

@@ -20,8 +20,8 @@ void plock_fini(struct plock *p);
 int plock_decode(const uint8_t *b, size_t n, struct plock *ret);
 /* n * PLOCK_LEN bytes */
 void plock_encode(const struct plock *p, uint8_t *b);
-/* l takes the place of what is there in its range; F_UNLCK: nothing does. -ENOLCK: too many records;
- * -ENOMEM; p is as it was then. */
+/* l takes the place of what is there in its range; F_UNLCK: nothing does. -ENOLCK: too many
+ * records; -ENOMEM; p is as it was then. */
 int plock_set(struct plock *p, const struct meta_lock *l);
 /* the first (by start) record that keeps another owner from l; NULL: none */
 const struct meta_lock *plock_conflict(const struct plock *p, const struct meta_lock *l);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quotas in memory: limits and usage as they were read, and what this client added since. Private to
- * meta_redis_quota*.c; the lock is a leaf, never held while Redis is asked.
+/* Quotas in memory: limits and usage as they were read, and what this client added since. Private
+ * to meta_redis_quota*.c; the lock is a leaf, never held while Redis is asked.
  *
  *	what of an entry	changes
  *	max, used		quota_load: at start, at each sign of life, when limits changed
  *	fresh			operations of this client
  *	flying			quota_flush: fresh moves there, and into used once Redis has it
  *
- * What is used is used + flying + fresh. A load that began before a flush ended may have read either,
- * so it leaves the usage of those entries alone until the next one. */
+ * What is used is used + flying + fresh. A load that began before a flush ended may have read
+ * either, so it leaves the usage of those entries alone until the next one. */
 #ifndef STOKE_CLIENT_META_QUOTAS_H
 #define STOKE_CLIENT_META_QUOTAS_H
 
@@ -34,8 +34,8 @@ struct flight; /* meta_redis_quota_load.c */
 struct quotas {
 	struct mtx lock;
 	struct hashmap of[QUOTA_KINDS]; /* struct quota_entry by id */
-	struct hashmap detached; /* directories, struct dir_parent without a parent */
-	struct hashmap parents;		      /* of directories, as this client knows them */
+	struct hashmap detached;	/* directories, struct dir_parent without a parent */
+	struct hashmap parents;		/* of directories, as this client knows them */
 	uint64_t moves; /* directories that this client moved: what was asked before is stale */
 	uint64_t flush_no, version;
 	struct cond flushed;

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Sets limits of a quota, its usage, or both.
--- ARGV: token, number, now, kind (0 directory, 1 user, 2 group), id, limits of space and of inodes (8
---    bytes each, or '': as it is), the same as texts (-1: as it is), space and inodes used (texts, or
---    '': as it is), 'old' when there must be one already
+-- ARGV: token, number, now, kind (0 directory, 1 user, 2 group), id, limits of space and of inodes
+--    (8 bytes each, or '': as it is), the same as texts (-1: as it is), space and inodes used
+--    (texts, or '': as it is), 'old' when there must be one already
 -- -> {1}: it is new; {0}
 local old = done()
 if old then
