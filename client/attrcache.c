@@ -312,6 +312,19 @@ void attrcache_grew(struct attrcache *c, uint64_t inode, uint64_t end)
 	mtx_unlock(&c->lock);
 }
 
+void attrcache_times(struct attrcache *c, uint64_t inode, const struct attr *a)
+{
+	struct known *k;
+
+	mtx_lock(&c->lock);
+	k = find_locked(c, inode);
+	if (k && k->pages.known) {
+		k->pages.mtime = a->mtime;
+		k->pages.ctime = a->ctime;
+	}
+	mtx_unlock(&c->lock);
+}
+
 void attrcache_volume_moved(struct attrcache *c, uint64_t now_us)
 {
 	mtx_lock(&c->lock);

@@ -59,6 +59,8 @@ bool attrcache_pages_other(struct attrcache *c, uint64_t inode, const struct att
  * not known */
 bool attrcache_length(struct attrcache *c, uint64_t inode, uint64_t *ret);
 void attrcache_grew(struct attrcache *c, uint64_t inode, uint64_t end);
+/* the times of a known version are a's from now on */
+void attrcache_times(struct attrcache *c, uint64_t inode, const struct attr *a);
 /* the pages' version is unknown from now on (data changed here) */
 void attrcache_pages_forget(struct attrcache *c, uint64_t inode);
 

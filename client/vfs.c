@@ -145,7 +145,14 @@ void vfs_volume_moved(struct vfs *v)
 
 void vfs_committed(void *arg, uint64_t inode, const struct attr *a)
 {
-	vfs_changed(arg, inode, a, true);
+	struct vfs *v = arg;
+
+	vfs_changed(v, inode, a, true);
+	/* The kernel forgot its times with the write, and was told none to keep while it was dirty:
+	 * the next open has nothing to make it forget. The length is another matter: others may
+	 * have written, too. */
+	if (a)
+		attrcache_times(v->told, inode, a);
 }
 
 void vfs_fill(struct vfs *v, struct vfs_entry *e)

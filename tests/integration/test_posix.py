@@ -142,6 +142,43 @@ def test_ranges_are_copied_as_in_juicefs(both):
     assert mine == theirs and mine[0] == 1000
 
 
+def test_F06_direct_and_mapped(lab, file_volume):
+    import mmap
+    import random
+    m = lab.mount(file_volume)
+    data = L.noise(1 << 20)
+    L.write_file(m.path("f"), data)
+    fd = os.open(m.path("f"), os.O_RDWR | os.O_DIRECT)
+    mem = mmap.mmap(-1, 1 << 16)
+    for off, n in ((0, 4096), (4096, 1 << 16), (512, 512), (1, 7), (12345, 5000), ((1 << 20) - 100, 4096)):
+        r = call(os.preadv, fd, [memoryview(mem)[:n]], off)
+        # right bytes, or EINVAL as open(2) says
+        assert r == -errno.EINVAL or mem[:r] == data[off:off + n]
+    mem[:8192] = b"d" * 8192
+    assert os.pwritev(fd, [memoryview(mem)[:8192]], 8192) == 8192
+    os.close(fd)
+    data = data[:8192] + b"d" * 8192 + data[16384:]
+    assert reads(m.path("f"))() == data
+    pids = []
+    for n in range(8):
+        pid = os.fork()
+        if pid == 0:
+            rnd, ok = random.Random(n), True
+            with open(m.path("f"), "r+b") as f, mmap.mmap(f.fileno(), 1 << 20) as mine:
+                for _ in range(200):
+                    at = rnd.randrange((1 << 19) - 3000)
+                    ok = ok and mine[at:at + 3000] == data[at:at + 3000]
+                at = (1 << 19) + n * 5000
+                mine[at:at + 5000] = bytes([65 + n]) * 5000
+                mine.flush()
+            os._exit(not ok)
+        pids.append(pid)
+    assert [os.waitpid(p, 0)[1] for p in pids] == [0] * 8
+    m.drop_caches()
+    want = data[:1 << 19] + b"".join(bytes([65 + n]) * 5000 for n in range(8)) + data[(1 << 19) + 40000:]
+    assert reads(m.path("f"))() == want
+
+
 # --- files without names ---
 
 def test_a_file_without_a_name_gets_one_or_is_gone(lab, redis, file_volume):
@@ -450,6 +487,40 @@ def test_a_lock_brings_what_was_written_under_it(lab, file_volume, how):
         pids.append(pid)
     assert [os.waitpid(p, 0)[1] for p in pids] == [0, 0]
     assert int(reads(a.path("n"))()) == 2 * rounds
+
+
+def test_commands_change_what_the_kernel_shows(lab, file_volume):
+    m = lab.mount(file_volume, flags=LONG)
+    for d in ("d", "e"):
+        os.makedirs(m.path(d, "sub"))
+        L.write_file(m.path(d, "sub/f"), b"x")
+        assert reads(m.path(d, "sub/f"))() == b"x"
+    lab.stoke("rmr", m.path("d"))
+    L.wait_for("the end of d", lambda: not os.path.exists(m.path("d")), 2)
+    assert call(os.stat, m.path("new")) == -errno.ENOENT
+    lab.stoke("clone", m.path("e"), m.path("new"))
+    assert reads(m.path("new/sub/f"))() == b"x"
+    assert set(os.listdir(m.dir)) - L.INTERNAL == {"e", "new"}
+
+
+def test_an_unlinked_open_file_can_be_changed(lab, file_volume):
+    """with the trash on, where it lies then"""
+    m = lab.mount(file_volume)
+    with open(m.path("f"), "w+b", buffering=0) as f:
+        f.write(b"12345")
+        os.unlink(m.path("f"))
+        f.write(b"67")
+        os.ftruncate(f.fileno(), 6)
+        os.fchmod(f.fileno(), 0o640)
+        os.utime(f.fileno(), (1, 2))
+        s = os.fstat(f.fileno())
+        assert (s.st_size, stat.S_IMODE(s.st_mode), s.st_mtime) == (6, 0o640, 2)
+        assert os.pread(f.fileno(), 10, 0) == b"123456"
+    os.mkdir(m.path("d"))
+    fd = os.open(m.path("d"), os.O_RDONLY)
+    os.rmdir(m.path("d"))
+    assert call(os.open, m.path("d"), os.O_RDONLY) == -errno.ENOENT
+    os.close(fd)
 
 
 def test_times_show_the_last_write_before_it_is_committed(lab, file_volume):

@@ -142,6 +142,7 @@ static void an_append_looks_again_where_another_mount_appended(void **state)
 	close_handle(h);
 	assert_int_equal(append(&w, inode, &h), 0);
 	assert_false(vfs_open_again(h));
+	assert_false(h->kernel_old);
 	release(h);
 	assert_int_equal(meta_truncate(w.meta, &root, inode, 9, false, &a), 0);
 	assert_int_equal(append(&w, inode, &h), 0);
