@@ -95,7 +95,7 @@ static void blank(int argc, char **argv, const char *name)
 {
 	size_t n = strlen(name);
 
-	for (int i = 1; i < argc; i++) {
+	for (int i = 1; i < argc && argv[i]; i++) {
 		char *value = NULL;
 
 		if (strncmp(argv[i], "--", 2) != 0 || strncmp(argv[i] + 2, name, n) != 0)

@@ -218,7 +218,7 @@ static int sweep_page(void *arg, size_t n, const struct scan_item *items)
 			j->strangers++;
 			continue;
 		}
-		pipe_add(&w->pipe, "UNLINK", key, NULL);
+		pipe_add(&w->pipe, "UNLINK", key, (char *)NULL);
 		j->keys++;
 		__atomic_add_fetch(&j->m.progress.files, 1, __ATOMIC_RELAXED);
 	}

@@ -225,7 +225,7 @@ static int unwrap(const struct crypt_block *c, const unsigned char *wrapped, siz
 ssize_t crypt_block_head(const struct crypt_block *c, unsigned char *dst, size_t cap,
 			 struct crypt_head *ret)
 {
-	struct crypt_head h;
+	struct crypt_head h = {.key = {0}};
 	ssize_t n;
 
 	if (cap < crypt_block_overhead(c))

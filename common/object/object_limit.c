@@ -28,11 +28,6 @@ struct object_limit {
 	struct loop_timer timer;
 };
 
-static struct way *way_of(struct object_limit *l, const struct object_req *req)
-{
-	return req->op == OBJECT_PUT ? &l->up : req->op == OBJECT_GET ? &l->down : NULL;
-}
-
 static uint64_t cost_us(const struct way *w, uint64_t bytes)
 {
 	return w->rate ? bytes * 1000000 / w->rate : 0;
@@ -98,10 +93,10 @@ static void job_run(struct loop_job *job)
 
 void object_limit_start(struct object_limit *l, struct object_req *req)
 {
-	struct way *w = way_of(l, req);
+	struct way *w = req->op == OBJECT_PUT ? &l->up : &l->down;
 	bool now, post = false;
 
-	if (!w) {
+	if (req->op != OBJECT_PUT && req->op != OBJECT_GET) {
 		l->store->ops->start(l->store, req);
 		return;
 	}
