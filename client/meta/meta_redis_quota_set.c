@@ -110,26 +110,6 @@ static int kind_on(struct meta_redis *mr, enum quota_kind kind)
 	return (kind == QUOTA_DIR ? s->dir_stats : s->user_group_quota) ? 0 : -EOPNOTSUPP;
 }
 
-int redis_quota_set(struct meta *m, const struct quota *q)
-{
-	struct meta_redis *mr = redis_engine(m);
-	struct tree_sum sum = {0};
-	struct quota was;
-	int r = kind_on(mr, q->kind);
-
-	if (!r && q->kind == QUOTA_DIR && q->id >= INODE_INTERNAL)
-		r = -EINVAL;
-	if (r)
-		return r;
-	r = redis_quota_get(m, q->kind, q->id, &was);
-	if (r != -ENOENT)
-		return r ? r : write_quota(mr, q, NULL, false);
-	if (q->kind != QUOTA_DIR)
-		return write_quota(mr, q, NULL, false);
-	r = tree_sum(mr, q->id, true, NULL, &sum);
-	return r ? r : write_quota(mr, q, &sum, false);
-}
-
 int redis_quota_delete(struct meta *m, enum quota_kind kind, uint64_t id)
 {
 	struct meta_redis *mr = redis_engine(m);
@@ -315,6 +295,29 @@ static int census(struct meta_redis *mr, enum quota_kind kind, uint64_t id, stru
 	if (!r)
 		*ret = c.sum;
 	return r;
+}
+
+int redis_quota_set(struct meta *m, const struct quota *q)
+{
+	struct meta_redis *mr = redis_engine(m);
+	struct tree_sum sum = {0};
+	struct quota was;
+	int r = kind_on(mr, q->kind);
+
+	if (!r && q->kind == QUOTA_DIR && q->id >= INODE_INTERNAL)
+		r = -EINVAL;
+	if (r)
+		return r;
+	r = redis_quota_get(m, q->kind, q->id, &was);
+	if (r && r != -ENOENT)
+		return r;
+	if (!r && was.used_space >= 0 && was.used_inodes >= 0)
+		return write_quota(mr, q, NULL, false);
+	/* an owner without a sum, or with one below zero, was there before sums were kept */
+	quota_flush(mr, op_deadline(mr));
+	r = q->kind == QUOTA_DIR ? tree_sum(mr, q->id, true, NULL, &sum)
+				 : census(mr, q->kind, q->id, NULL, &sum);
+	return r ? r : write_quota(mr, q, &sum, false);
 }
 
 int redis_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
