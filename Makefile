@@ -82,7 +82,8 @@ $(foreach l,$(LIBS),$(eval $(call library,$(l))))
 
 $(B)/obj/proto/%.o: CFLAGS += -Wconversion
 # who embeds a file needs it (EMBED, common/embed.h)
-$(patsubst %,$(B)/obj/%.o,client/meta/meta_redis client/meta/meta_format common/block/registry): $(LUA)
+$(patsubst %,$(B)/obj/%.o,client/meta/meta_redis client/meta/meta_format client/meta/meta_config \
+	client/meta/repair common/block/registry): $(LUA)
 $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<

@@ -10,7 +10,7 @@
 #include "client/meta/reply.h"
 #include "common/clock.h"
 
-enum { KEYS_COUNT = 10000, FIELDS_COUNT = 1000, CURSOR_LEN = 24 };
+enum { KEYS_COUNT = 10000, FIELDS_COUNT = 1000 };
 
 void scan_init(struct scan *s, struct redis *r, const int *cancel)
 {
@@ -76,16 +76,22 @@ static int give(const struct scan *s, const struct redis_reply *page, bool pairs
 	return r;
 }
 
-/* the page's cursor, for the next step; false: not a page */
-static bool next_cursor(const struct redis_reply *reply, char cursor[CURSOR_LEN])
-{
-	size_t n;
-	const char *next = reply_text(reply_at(reply, 0), &n);
+/* one iteration: a page that redis_pages gives goes to fn */
+struct pages {
+	const struct scan *s;
+	bool pairs;
+	scan_fn *fn;
+	void *arg;
+};
 
-	if (!next || n >= CURSOR_LEN || !reply_at(reply, 1))
-		return false;
-	memcpy(cursor, next, n + 1);
-	return true;
+static int page(void *arg, const struct redis_reply *reply)
+{
+	const struct pages *p = arg;
+
+	if (cancelled(p->s))
+		return -EINTR;
+	/* from the start: those who iterate take it that anything comes twice */
+	return reply ? give(p->s, reply, p->pairs, p->fn, p->arg) : 0;
 }
 
 /* a glob's special characters lose their meaning */
@@ -100,52 +106,29 @@ static void add_quoted(struct str *out, const char *text)
 
 int scan_keys(const struct scan *s, const char *pattern, scan_fn *fn, void *arg)
 {
+	struct pages p = {.s = s, .fn = fn, .arg = arg};
 	_cleanup_(str_fini) struct str match = STR_INIT;
-	char cursor[CURSOR_LEN] = "0";
-	int r;
 
 	add_quoted(&match, s->prefix);
 	str_add(&match, pattern);
 	if (str_error(&match) < 0)
 		return -ENOMEM;
-	do {
-		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-
-		if (cancelled(s))
-			return -EINTR;
-		r = redis_once(s->redis, clock_us() + s->timeout_us, &reply,
-			       "SCAN %s MATCH %b COUNT %d", cursor, match.s, match.len, KEYS_COUNT);
-		if (r == 0 && !next_cursor(reply, cursor))
-			r = -EPROTO;
-		if (r == 0)
-			r = give(s, reply_at(reply, 1), false, fn, arg);
-		if (r)
-			return r;
-	} while (strcmp(cursor, "0") != 0);
-	return 0;
+	return redis_pages(s->redis, s->timeout_us, "SCAN", NULL, str_c(&match), KEYS_COUNT, page,
+			   &p);
 }
 
 static int scan_pairs(const struct scan *s, const char *verb, const char *key, scan_fn *fn,
 		      void *arg)
 {
-	char cursor[CURSOR_LEN] = "0";
-	int r;
+	struct pages p = {.s = s, .pairs = true, .fn = fn, .arg = arg};
+	_cleanup_(str_fini) struct str full = STR_INIT;
 
-	do {
-		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-
-		if (cancelled(s))
-			return -EINTR;
-		r = redis_once(s->redis, clock_us() + s->timeout_us, &reply, "%s %s%s %s COUNT %d",
-			       verb, s->prefix, key, cursor, FIELDS_COUNT);
-		if (r == 0 && !next_cursor(reply, cursor))
-			r = -EPROTO;
-		if (r == 0)
-			r = give(s, reply_at(reply, 1), true, fn, arg);
-		if (r)
-			return r;
-	} while (strcmp(cursor, "0") != 0);
-	return 0;
+	str_add(&full, s->prefix);
+	str_add(&full, key);
+	if (str_error(&full) < 0)
+		return -ENOMEM;
+	return redis_pages(s->redis, s->timeout_us, verb, str_c(&full), NULL, FIELDS_COUNT, page,
+			   &p);
 }
 
 int scan_hash(const struct scan *s, const char *key, scan_fn *fn, void *arg)

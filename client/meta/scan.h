@@ -3,7 +3,8 @@
  * hashes and sorted sets, and pipelines of reads. Key names go in and come out without the prefix.
  *
  * Redis gives what is there from the first to the last step of an iteration; what comes or goes in
- * between may be seen or not, and anything may be seen twice. All calls block, are retried while
+ * between may be seen or not, and anything may be seen twice: all of it when another server
+ * answers, since cursors mean nothing to that one. All calls block, are retried while
  * the network fails (they read only), and end with -EINTR when cancel is set. */
 #ifndef STOKE_CLIENT_META_SCAN_H
 #define STOKE_CLIENT_META_SCAN_H
