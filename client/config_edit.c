@@ -62,7 +62,7 @@ static bool edit_text(struct edit *e, const char *option, const char *field, con
 static bool edit_number(struct edit *e, const char *option, const char *field, const char *new,
 			uint64_t max, unsigned shift)
 {
-	uint64_t v, old = (uint64_t)json_integer_value(json_object_get(e->root, field));
+	uint64_t v, stored, old = (uint64_t)json_integer_value(json_object_get(e->root, field));
 
 	if (e->r || !new)
 		return false;
@@ -70,11 +70,12 @@ static bool edit_number(struct edit *e, const char *option, const char *field, c
 		bad(e, option, new, "not a number in its range");
 		return false;
 	}
-	if (v << shift == old)
+	stored = v << shift;
+	if (stored == old)
 		return false;
 	str_addf(e->msg, "%s: %llu -> %llu\n", option, (unsigned long long)(old >> shift),
 		 (unsigned long long)v);
-	set(e, e->root, field, json_integer((json_int_t)(v << shift)));
+	set(e, e->root, field, json_integer((json_int_t)stored));
 	return true;
 }
 
