@@ -378,7 +378,9 @@ int redis_start(struct meta *m, struct str *err)
 	int r = 0;
 
 	threads += threads == 0; /* what is counted is counted, even if nothing is deleted */
-	advise(mr);
+	/* a command, which has its name there, says what it was asked for and no more */
+	if (m->conf.mount_point && *m->conf.mount_point == '/')
+		advise(mr);
 	if (m->conf.read_only) {
 		quota_look(mr, op_deadline(mr));
 	} else {
