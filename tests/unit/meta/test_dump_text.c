@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text of dumps: escapes as JuiceFS writes and reads them, and the reader that takes JSON in one
- * pass. */
+/* The text of dumps: escapes as JuiceFS writes and reads them, and the reader that takes JSON in
+ * one pass. */
 #include "client/meta/dump_text.h"
 #include "client/meta/json_stream.h"
 #include "client/meta/numtable.h"
