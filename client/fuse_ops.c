@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of FUSE operations. Each runs in a receive thread and never waits: reads, writes,
- * forgets and what is known without Redis are done inline, the rest is copied into a job for the
- * meta workq, or that of what asks nobody. What would be overtaken by a later commit of dirty data
+/* The table of FUSE operations. Each runs in a receive thread: reads, writes, forgets and what is
+ * known without Redis are done there and then, the rest is copied into a job, which fuse_job.c runs
+ * in the same thread as long as enough others receive, or in the meta workq; what takes time but
+ * asks nobody has a queue of its own. What would be overtaken by a later commit of dirty data
  * (size, times, O_TRUNC) is queued behind a flush of the inode. A blocking step is named do_X, the
  * operation itself op_X. */
 #include "client/fuse_ops.h"
@@ -699,8 +700,7 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info 
 
 /* --- life --- */
 
-/* locks: absent, so the kernel does without or says EOPNOTSUPP; nodes are not counted, so forget is
- * libfuse's own */
+/* nodes are not counted, so forget is libfuse's own */
 static const struct fuse_lowlevel_ops table = {
 	.init = op_init,
 	.lookup = op_lookup,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranges of files, files without names, access lists, and what the kernel is told when another mount
- * (here: the engine, behind the vfs' back) changes a file. */
+/* Ranges of files, files without names, access lists, and what the kernel is told when another
+ * mount (here: the engine, behind the vfs' back) changes a file. */
 #include "tests/unit/client/vfs_world.h"
 
 enum { PUNCH = 2 | 1, KEEP = 1 };

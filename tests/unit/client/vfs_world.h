@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A vfs over the engine in memory, the real reader, writer and chain, and an object store in memory;
- * calls that wait for its answers. */
+/* A vfs over the engine in memory, the real reader, writer and chain, and an object store in
+ * memory; calls that wait for its answers. */
 #ifndef STOKE_TESTS_VFS_WORLD_H
 #define STOKE_TESTS_VFS_WORLD_H
 
