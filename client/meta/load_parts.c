@@ -360,7 +360,7 @@ static int same_rule(struct load *l, struct str *text, uint32_t *ret_id)
 int load_rule(struct load *l, uint32_t *ret_id)
 {
 	_cleanup_(str_fini) struct str text = STR_INIT;
-	int64_t owner, group, mask, other;
+	int64_t owner = 0, group = 0, mask = 0, other = 0;
 	struct acl a = {0};
 	json_t *o = NULL;
 	int r = take(l, &o);
