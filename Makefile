@@ -34,24 +34,28 @@ CFLAGS := -std=gnu17 $(WARN) -pthread $(CFLAGS_$(MODE)) $(EXTRA_CFLAGS)
 LDFLAGS += -pthread $(LDFLAGS_$(MODE))
 
 # a library per folder; who may link whom is what may include whom (docs/architecture.md §7, make lint)
-LIBS := proto common object block meta client cached
+LIBS := proto common object block meta maint client cmd cached
 DIR_proto := proto
 DIR_common := common
 DIR_object := common/object
 DIR_block := common/block
 DIR_meta := client/meta
+DIR_maint := client/maint
 DIR_client := client
+DIR_cmd := client/cmd
 DIR_cached := cached
 NEED_proto :=
 NEED_common := proto
 NEED_object := common proto
 NEED_block := object common proto
 NEED_meta := block object common proto
-NEED_client := meta block object common proto
+NEED_maint := meta block object common proto
+NEED_client := maint meta block object common proto
+NEED_cmd := client maint meta block object common proto
 NEED_cached := block object common proto
 
-MAINS := client/main.c cached/main.c
-LUA := $(wildcard client/meta/*.lua common/block/*.lua client/meta/*.def)
+MAINS := client/cmd/main.c cached/main.c
+LUA := $(wildcard client/meta/*.lua client/maint/*.lua common/block/*.lua client/meta/*.def)
 src = $(filter-out $(MAINS),$(wildcard $(DIR_$(1))/*.c))
 lib = $(B)/lib/lib$(1).a
 objs = $(patsubst %.c,$(B)/obj/%.o,$(call src,$(1)))
@@ -83,21 +87,21 @@ $(foreach l,$(LIBS),$(eval $(call library,$(l))))
 $(B)/obj/proto/%.o: CFLAGS += -Wconversion
 # who embeds a file needs it (EMBED, common/embed.h)
 $(patsubst %,$(B)/obj/%.o,client/meta/meta_redis client/meta/meta_format client/meta/meta_config \
-	client/meta/repair common/block/registry): $(LUA)
+	client/maint/repair common/block/registry): $(LUA)
 $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-$(B)/stoke: $(B)/obj/client/main.o $(call libs_of,client)
+$(B)/stoke: $(B)/obj/client/cmd/main.o $(call libs_of,cmd)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 $(B)/stoke-cached: $(B)/obj/cached/main.o $(call libs_of,cached)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 # without libFuzzer (every mode but fuzz) the corpus is replayed by a main of ours
 FUZZ_MAIN := $(if $(filter fuzz,$(MODE)),,$(B)/obj/tests/fuzz/replay.o)
-$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN) $(call libs_of,client)
+$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN) $(call libs_of,cmd)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(FUZZ_LINK) -o $@ $^ $(PKG_LIBS)
-$(B)/bench/%: $(B)/obj/bench/%.o $(call libs_of,client)
+$(B)/bench/%: $(B)/obj/bench/%.o $(call libs_of,cmd)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS) -lm
 

@@ -5,8 +5,8 @@
 
 #include <inttypes.h>
 
-#include "client/meta/dump_text.h"
-#include "client/meta/inspect.h"
+#include "client/maint/dump_text.h"
+#include "client/maint/inspect.h"
 #include "client/vfs.h"
 #include "client/warm.h"
 #include "common/parse.h"

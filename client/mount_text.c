@@ -6,12 +6,20 @@
 #include <fcntl.h>
 #include <limits.h>
 
-#include "client/cmd.h"
 #include "common/parse.h"
 
 const char *mount_bytes(uint64_t n, char ret[16])
 {
-	return cmd_bytes(n, ret);
+	static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+	double v = (double)n;
+	unsigned u = 0;
+
+	while (v >= 1024 && u + 1 < ARRAY_LEN(unit)) {
+		v /= 1024;
+		u++;
+	}
+	(void)snprintf(ret, 16, u ? "%.1f %s" : "%.0f %s", v, unit[u]);
+	return ret;
 }
 
 const char *mount_metric_help(const char *name)

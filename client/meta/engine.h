@@ -63,8 +63,7 @@ int meta_check_writable(struct meta *m);
 /* an operation that not every engine has */
 #define META_HAS(m, op) ((m)->ops->op ? 0 : -EOPNOTSUPP)
 
-/* an inode as the caller names it -> as the volume does; back; a record's parent */
-uint64_t meta_rooted(const struct meta *m, uint64_t inode);
+/* meta_rooted's way back; a record's parent */
 uint64_t meta_shown(const struct meta *m, uint64_t inode);
 void meta_show(const struct meta *m, uint64_t inode, struct attr *a);
 /* r, behind meta_show when that is 0 */

@@ -263,6 +263,8 @@ struct hash128 meta_volume_id(struct meta *m); /* moves when the generation does
 bool meta_has_generation(const struct meta *m);
 struct redis *meta_redis(struct meta *m); /* NULL for memory */
 uint64_t meta_session_id(const struct meta *m);
+/* an inode as the calls below name it (1: the mount's root) -> as the volume does */
+uint64_t meta_rooted(const struct meta *m, uint64_t inode);
 void meta_set_delete(struct meta *m, meta_delete_fn *fn, void *arg);
 /* without it this client compacts nothing */
 void meta_set_compact(struct meta *m, meta_compact_fn *fn, void *arg);

@@ -3,8 +3,8 @@
  * whatever pieces it comes; any bytes survive the escapes of names. */
 #include <jansson.h>
 
-#include "client/meta/dump_text.h"
-#include "client/meta/json_stream.h"
+#include "client/maint/dump_text.h"
+#include "client/maint/json_stream.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n);
 

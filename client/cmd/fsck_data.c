@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Objects against slices. The store is listed once and each slice's good blocks are counted; only
+ * where some are missing is the store asked for each block, and only for those that are bad is the
+ * metadata read again: what went in between is no finding. */
+#include "client/cmd/fsck.h"
+
+#include <inttypes.h>
+
+#include "common/block/key.h"
+
+/* a block that is missing or has not the right size */
+struct bad {
+	uint64_t slice;
+	uint32_t size, index, plain;
+	int64_t stored; /* -1: it is not there */
+};
+struct data {
+	struct fsck *f;
+	struct objects *o;
+	struct slices s;
+	struct bad *bad;
+	size_t n_bad, cap_bad;
+	int err;
+	/* of what is being looked at */
+	uint64_t slice;
+	uint32_t size;
+	struct numtable told;	/* (inode, slice): reported */
+	struct numtable broken; /* inodes */
+};
+
+static void unknown(void *arg, const char *key, const char *why)
+{
+	struct data *d = arg;
+
+	(void)key;
+	d->f->unknown++;
+	maint_warn(d->f->m, why);
+}
+
+static void bad(void *arg, const char *key, uint32_t index, uint32_t plain, int64_t stored)
+{
+	struct data *d = arg;
+
+	(void)key;
+	if (d->n_bad == d->cap_bad) {
+		size_t cap = d->cap_bad ? d->cap_bad * 2 : 64;
+		struct bad *more = reallocarray(d->bad, cap, sizeof(*more));
+
+		if (!more) {
+			d->err = -ENOMEM;
+			return;
+		}
+		d->bad = more;
+		d->cap_bad = cap;
+	}
+	d->bad[d->n_bad++] = (struct bad){.slice = d->slice,
+					  .size = d->size,
+					  .index = index,
+					  .plain = plain,
+					  .stored = stored};
+}
+
+static int found(void *arg, const struct object_found *o)
+{
+	struct data *d = arg;
+	struct numslot *s;
+
+	d->f->blocks++;
+	d->f->block_bytes += o->size;
+	__atomic_fetch_add(&d->f->m->progress.files, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&d->f->m->progress.bytes, o->size, __ATOMIC_RELAXED);
+	s = o->block ? numtable_find(&d->s.by_id, o->slice, 0) : NULL;
+	if (s)
+		s = numtable_find(&d->s.slice, o->slice, s->v);
+	if (s && block_size_at(s->b, d->f->m->setting->block_size, o->index) == o->plain &&
+	    objects_size_fits(d->o, o->plain, o->size))
+		s->w += 4; /* good blocks are counted above the use */
+	return 0;
+}
+
+/* all: those of which the listing has not shown every block; else every slice */
+static int check_slices(struct data *d, bool all)
+{
+	struct object_check oc = {.bad = bad, .unknown = unknown, .arg = d};
+
+	for (size_t i = 0; i < d->s.slice.cap; i++) {
+		const struct numslot *s = &d->s.slice.slot[i];
+		int r;
+
+		if (!s->used || slice_use(s) != SLICE_FILE)
+			continue;
+		d->slice = s->a;
+		d->size = (uint32_t)s->b;
+		if (!all && s->w >> 2 >= objects_count(d->o, d->size))
+			continue;
+		if (__atomic_load_n(&d->f->m->progress.cancel, __ATOMIC_RELAXED))
+			return -EINTR;
+		r = objects_check(d->o, d->slice, d->size, &oc);
+		if (all) {
+			d->f->blocks += objects_count(d->o, d->size);
+			d->f->block_bytes += d->size;
+		}
+		if (r == 0)
+			r = d->err;
+		if (r)
+			return r;
+	}
+	return 0;
+}
+
+/* --- telling --- */
+
+static int by_slice(const void *a, const void *b)
+{
+	const struct bad *x = a, *y = b;
+
+	if (x->slice != y->slice)
+		return x->slice < y->slice ? -1 : 1;
+	return x->index < y->index ? -1 : x->index > y->index;
+}
+
+static void tell(struct data *d, uint64_t inode, const char *path, const struct bad *b)
+{
+	const struct setting *set = d->f->m->setting;
+	const struct hash128 any = {{0}};
+	char key[BLOCK_NAME_MAX];
+	struct block_key k;
+
+	block_key_init(&k, &any, b->slice, b->index, b->plain);
+	block_key_object(&k, set->name, set->hash_prefix, key);
+	d->f->lost++;
+	d->f->lost_bytes += b->plain;
+	if (b->stored < 0)
+		fsck_found(d->f, inode, path, "object %s is missing", key);
+	else
+		fsck_found(d->f, inode, path, "object %s has %" PRId64 " bytes, not %" PRIu32, key,
+			   b->stored, b->plain);
+}
+
+static const struct bad *first_bad(const struct data *d, uint64_t slice)
+{
+	size_t lo = 0, hi = d->n_bad;
+
+	while (lo < hi) {
+		size_t mid = (lo + hi) / 2;
+
+		if (d->bad[mid].slice < slice)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo < d->n_bad && d->bad[lo].slice == slice ? &d->bad[lo] : NULL;
+}
+
+static int still_used(void *arg, uint64_t inode, uint32_t index, const struct slice *s)
+{
+	_cleanup_(str_fini) struct str path = STR_INIT;
+	struct data *d = arg;
+	const struct bad *b = first_bad(d, s->id);
+	struct numslot *t;
+	int r;
+
+	(void)index;
+	if (!b || b->size != s->size || numtable_find(&d->s.deleted, inode, 0) ||
+	    numtable_find(&d->told, inode, s->id))
+		return 0;
+	if (!numtable_at(&d->told, inode, s->id))
+		return -ENOMEM;
+	r = walk_path(&d->f->m->scan, inode, &path);
+	if (r && r != -ENOENT)
+		return r;
+	for (; b < d->bad + d->n_bad && b->slice == s->id; b++)
+		tell(d, inode, str_c(&path), b);
+	t = numtable_at(&d->broken, inode, 0);
+	if (!t)
+		return -ENOMEM;
+	d->f->broken_files += t->w == 0;
+	t->w = 1;
+	return 0;
+}
+
+static int each_file(struct data *d, const struct numtable *files, slices_fn *fn)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < files->cap && r == 0; i++) {
+		if (files->slot[i].used)
+			r = slices_of_file(&d->f->m->scan, files->slot[i].a, files->slot[i].v, fn,
+					   d);
+		if (r == -EPROTO) {
+			fsck_found(d->f, files->slot[i].a, "", "a chunk's list is damaged");
+			r = 0;
+		}
+	}
+	return r;
+}
+
+static int note(void *arg, uint64_t inode, uint32_t index, const struct slice *s)
+{
+	struct data *d = arg;
+	struct numslot *t = numtable_at(&d->s.slice, s->id, s->size);
+
+	(void)index;
+	if (!t)
+		return -ENOMEM;
+	t->v = inode;
+	return 0;
+}
+
+static void damaged_list(void *arg, const char *line)
+{
+	struct fsck *f = arg;
+
+	f->findings++;
+	maint_say(f->m, "%s", line);
+}
+
+static int whole(struct data *d)
+{
+	struct fsck *f = d->f;
+	int r;
+
+	maint_begin(f->m, "slices", "of data");
+	r = slices_read(&f->m->scan, &f->m->progress, damaged_list, f, &d->s);
+	if (r)
+		return r;
+	for (size_t i = 0; i < d->s.n_leaked; i++)
+		fsck_found(f, d->s.leaked[i].inode, "",
+			   "chunk %" PRIu32 " has a list, but no file: gc --delete removes it",
+			   d->s.leaked[i].index);
+	maint_begin(f->m, "objects", "of data");
+	r = objects_each(d->o, &f->m->progress.cancel, found, d, &f->err);
+	return r ? r : check_slices(d, false);
+}
+
+static int chosen(struct data *d, const struct numtable *files)
+{
+	int r;
+
+	maint_begin(d->f->m, "files", NULL);
+	r = each_file(d, files, note);
+	return r ? r : check_slices(d, true);
+}
+
+int fsck_data(struct fsck *f, const struct numtable *files)
+{
+	struct data d = {.f = f};
+	int r = objects_open(f->m->setting, (unsigned)f->conf->threads, &d.o, &f->err);
+
+	if (r)
+		return r;
+	r = files ? chosen(&d, files) : whole(&d);
+	if (r == 0 && d.n_bad) {
+		qsort(d.bad, d.n_bad, sizeof(*d.bad), by_slice);
+		r = files ? each_file(&d, files, still_used)
+			  : slices_each(&f->m->scan, still_used, &d);
+	}
+	maint_end(f->m);
+	objects_free(d.o);
+	slices_fini(&d.s);
+	numtable_fini(&d.told);
+	numtable_fini(&d.broken);
+	free(d.bad);
+	return r;
+}

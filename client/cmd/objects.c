@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests are started from the caller's thread, and waited for there. */
+#include "client/cmd/objects.h"
+
+#include <inttypes.h>
+
+#include "client/delete.h"
+#include "common/block/key.h"
+#include "common/mtx.h"
+
+struct objects {
+	const struct setting *set;
+	struct loop *loop;
+	struct object_store *store;
+	struct client_delete del;
+	struct str where;
+	bool plain; /* objects are as long as their blocks */
+	unsigned parallel;
+};
+
+int objects_open(const struct setting *set, unsigned parallel, struct objects **ret,
+		 struct str *err)
+{
+	struct object_conf conf = {.storage = set->storage, .bucket = set->bucket};
+	struct objects *o = calloc(1, sizeof(*o));
+	int r;
+
+	if (!o)
+		return -ENOMEM;
+	o->set = set;
+	o->parallel = parallel ? parallel : 1;
+	o->plain = set->codec == CODEC_NONE && !set->encrypted;
+	r = loop_new("objects", &o->loop);
+	if (r == 0)
+		r = volume_open_store(set, o->loop, o->parallel, NULL, &o->store, err);
+	if (r < 0) {
+		if (err->len == 0)
+			str_addf(err, "the object store: %s", strerror(-r));
+		objects_free(o);
+		return r;
+	}
+	object_describe(&conf, &o->where);
+	o->del = (struct client_delete){.store = o->store,
+					.volume_name = set->name,
+					.hash_prefix = set->hash_prefix,
+					.block_size = set->block_size};
+	*ret = o;
+	return 0;
+}
+
+void objects_free(struct objects *o)
+{
+	if (!o)
+		return;
+	object_free(o->store);
+	loop_free(o->loop);
+	str_fini(&o->where);
+	free(o);
+}
+
+const char *objects_where(const struct objects *o)
+{
+	return str_c(&o->where);
+}
+
+struct loop *objects_loop(struct objects *o)
+{
+	return o->loop;
+}
+
+struct object_store *objects_store(struct objects *o)
+{
+	return o->store;
+}
+
+bool objects_size_fits(const struct objects *o, uint32_t plain, uint64_t stored)
+{
+	return o->plain ? stored == plain : stored > 0;
+}
+
+uint32_t objects_count(const struct objects *o, uint32_t size)
+{
+	return (uint32_t)DIV_UP((uint64_t)size, o->set->block_size);
+}
+
+static void block_name(const struct objects *o, uint64_t slice, uint32_t index, uint32_t plain,
+		       char ret[BLOCK_NAME_MAX])
+{
+	const struct hash128 any = {{0}};
+	struct block_key k;
+
+	block_key_init(&k, &any, slice, index, plain);
+	block_key_object(&k, o->set->name, o->set->hash_prefix, ret);
+}
+
+/* --- listing --- */
+
+static void recognize(const struct objects *o, const char *key, struct object_found *f)
+{
+	const struct hash128 any = {{0}};
+	const char *slash = strrchr(key, '/');
+	char want[BLOCK_NAME_MAX];
+	struct block_key k;
+
+	f->block = slash && block_key_parse(slash + 1, &any, &k) == 0;
+	if (!f->block)
+		return;
+	block_key_object(&k, o->set->name, o->set->hash_prefix, want);
+	f->block = strcmp(want, key) == 0;
+	f->slice = k.slice;
+	f->index = k.index;
+	f->plain = k.size;
+}
+
+static int page(struct objects *o, struct object_req *req, objects_fn *fn, void *arg)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < req->n_list && r == 0; i++) {
+		struct object_found f = {.key = req->list[i].key,
+					 .size = req->list[i].size,
+					 .mtime = req->list[i].mtime};
+
+		recognize(o, f.key, &f);
+		r = fn(arg, &f);
+	}
+	return r;
+}
+
+int objects_each(struct objects *o, const int *cancel, objects_fn *fn, void *arg, struct str *err)
+{
+	_cleanup_(freep) char *last = NULL;
+	_cleanup_(str_fini) struct str prefix = STR_INIT;
+	bool more = true;
+	int r = 0;
+
+	str_addf(&prefix, "%s/chunks/", o->set->name);
+	if (str_error(&prefix) < 0)
+		return -ENOMEM;
+	while (more && r == 0) {
+		struct object_req req = {
+			.op = OBJECT_LIST, .key = str_c(&prefix), .start_after = last};
+
+		if (cancel && __atomic_load_n(cancel, __ATOMIC_RELAXED))
+			return -EINTR;
+		r = object_run(o->store, &req);
+		if (r < 0) {
+			str_addf(err, "%s", req.reason);
+			return r;
+		}
+		r = page(o, &req, fn, arg);
+		more = req.more && req.n_list > 0;
+		if (more && r == 0) {
+			free(last);
+			last = strdup(req.list[req.n_list - 1].key);
+			r = last ? 0 : -ENOMEM;
+		}
+		object_list_free(&req);
+	}
+	return r;
+}
+
+/* --- looking at blocks --- */
+
+struct checking {
+	struct mtx lock;
+	struct cond done;
+	unsigned running;
+};
+struct head {
+	struct object_req req;
+	struct checking *c;
+	char key[BLOCK_NAME_MAX];
+	uint32_t plain;
+	int status;
+};
+
+static void head_done(struct object_req *req, int status)
+{
+	struct head *h = container_of(req, struct head, req);
+	struct checking *c = h->c;
+
+	mtx_lock(&c->lock);
+	h->status = status;
+	c->running--;
+	cond_signal(&c->done);
+	mtx_unlock(&c->lock);
+}
+
+static void head_all(struct objects *o, struct checking *c, struct head *h, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		mtx_lock(&c->lock);
+		while (c->running >= o->parallel)
+			cond_wait(&c->done, &c->lock);
+		c->running++;
+		mtx_unlock(&c->lock);
+		h[i].req =
+			(struct object_req){.op = OBJECT_HEAD, .key = h[i].key, .done = head_done};
+		object_start(o->store, &h[i].req);
+	}
+	mtx_lock(&c->lock);
+	while (c->running > 0)
+		cond_wait(&c->done, &c->lock);
+	mtx_unlock(&c->lock);
+}
+
+int objects_check(struct objects *o, uint64_t slice, uint32_t size, const struct object_check *oc)
+{
+	uint32_t n = objects_count(o, size);
+	struct head *h = calloc(n ? n : 1, sizeof(*h));
+	struct checking c = {.running = 0};
+
+	if (!h)
+		return -ENOMEM;
+	mtx_init(&c.lock);
+	cond_init(&c.done);
+	for (uint32_t i = 0; i < n; i++) {
+		h[i].c = &c;
+		h[i].plain = block_size_at(size, o->set->block_size, i);
+		block_name(o, slice, i, h[i].plain, h[i].key);
+	}
+	head_all(o, &c, h, n);
+	mtx_fini(&c.lock);
+	cond_fini(&c.done);
+	for (uint32_t i = 0; i < n; i++) {
+		if (h[i].status == -ENOENT)
+			oc->bad(oc->arg, h[i].key, i, h[i].plain, -1);
+		else if (h[i].status < 0)
+			oc->unknown(oc->arg, h[i].key, h[i].req.reason);
+		else if (!objects_size_fits(o, h[i].plain, h[i].req.got))
+			oc->bad(oc->arg, h[i].key, i, h[i].plain, (int64_t)h[i].req.got);
+	}
+	free(h);
+	return 0;
+}
+
+/* --- deleting --- */
+
+int objects_delete(struct objects *o, const char *const *keys, size_t n, struct str *err)
+{
+	struct object_req req = {.op = OBJECT_DELETE_MANY, .keys = keys, .n_keys = n};
+	int r = n ? object_run(o->store, &req) : 0;
+
+	if (r < 0 && r != -ENOENT)
+		str_addf(err, "%s", req.reason);
+	return r == -ENOENT ? 0 : r;
+}
+
+int objects_delete_slice(void *arg, uint64_t slice, uint32_t size)
+{
+	struct objects *o = arg;
+
+	return client_delete_slice(&o->del, slice, size);
+}

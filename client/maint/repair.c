@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A script without an engine: the record that was read is what guards against changes. */
+#include "client/maint/repair.h"
+
+#include <inttypes.h>
+
+#include "client/meta/reply.h"
+#include "client/meta/script_text.h"
+#include "common/clock.h"
+#include "common/embed.h"
+
+EMBED(lua_repairdir, "client/maint/repairdir.lua");
+extern const char lua_prelude[] __attribute__((visibility("hidden"))); /* meta_redis.c */
+
+static void put_time(char p[12], struct time_ns t)
+{
+	for (int i = 0; i < 8; i++)
+		p[i] = (char)((uint64_t)t.sec >> (56 - 8 * i));
+	for (int i = 0; i < 4; i++)
+		p[8 + i] = (char)(t.nsec >> (24 - 8 * i));
+}
+
+static int run(const struct scan *s, int argc, const char **v, const size_t *len)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	_cleanup_(str_fini) struct str text = STR_INIT;
+	struct redis_script script;
+	int r = script_text_add(&text, lua_prelude, lua_repairdir);
+
+	if (r == 0)
+		r = redis_script_init(&script, "repairdir", "", str_c(&text));
+	if (r)
+		return r;
+	r = redis_eval(s->redis, clock_us() + s->timeout_us, &script, 1, argc, v, len, &reply);
+	redis_script_fini(&script);
+	if (r == 0 && reply_int(reply) != 1)
+		r = -EAGAIN;
+	return r;
+}
+
+int meta_repair_dir(const struct scan *s, const struct setting *set, const struct walk_dir *dir,
+		    const struct attr *attr, bool stat)
+{
+	char inode[24], entries[24], sums[3][24] = {"", "", ""}, now[12], record[ATTR_MAX];
+	_cleanup_(str_fini) struct str key = STR_INIT;
+	struct attr fixed = attr ? *attr : (struct attr){.type = INODE_DIR};
+	struct time_ns t;
+	size_t n = 0;
+
+	clock_real(&t.sec, &t.nsec);
+	put_time(now, t);
+	fixed.nlink = 2 + dir->subdirs;
+	if (attr)
+		n = attr_encode(&fixed, (uint8_t *)record);
+	(void)snprintf(inode, sizeof(inode), "%" PRIu64, dir->inode);
+	(void)snprintf(entries, sizeof(entries), "%" PRId64, dir->inodes);
+	if (stat) {
+		(void)snprintf(sums[0], sizeof(sums[0]), "%" PRId64, dir->length);
+		(void)snprintf(sums[1], sizeof(sums[1]), "%" PRId64, dir->space);
+		(void)snprintf(sums[2], sizeof(sums[2]), "%" PRId64, dir->inodes);
+	}
+	str_addf(&key, "%ssetting", s->prefix);
+	if (str_error(&key) < 0)
+		return -ENOMEM;
+	const char *v[] = {
+		str_c(&key), inode,   dir->record ? dir->record : "", record, now, entries, sums[0],
+		sums[1],     sums[2], set->change_log ? "0,1" : "",   "0",    ""};
+	const size_t len[] = {key.len,
+			      strlen(inode),
+			      dir->record ? dir->record_len : 0,
+			      n,
+			      sizeof(now),
+			      strlen(entries),
+			      strlen(sums[0]),
+			      strlen(sums[1]),
+			      strlen(sums[2]),
+			      strlen(v[9]),
+			      1,
+			      0};
+	return run(s, ARRAY_LEN(v), v, len);
+}

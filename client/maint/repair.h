@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Putting right what fsck found, in one step each. Blocks; any thread. */
+#ifndef STOKE_CLIENT_MAINT_REPAIR_H
+#define STOKE_CLIENT_MAINT_REPAIR_H
+
+#include "client/meta/meta.h"
+#include "client/maint/walk.h"
+
+/* The directory as the walk left it: its record gets the number of sub-directories that were
+ * counted (attr: the record to begin with, NULL: leave it alone), its statistics what was counted
+ * (stat). Also logged in the change log. -EAGAIN: it changed since it was walked, nothing was
+ * done. */
+int meta_repair_dir(const struct scan *s, const struct setting *set, const struct walk_dir *dir,
+		    const struct attr *attr, bool stat);
+
+#endif

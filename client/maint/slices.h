@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which slices a volume's metadata knows, and why: for fsck and gc. Reads everything once, in the
+ * order in which slices move (lists, then the delayed ones, then references), so that one that
+ * moves meanwhile is seen. Blocks; any thread. */
+#ifndef STOKE_CLIENT_MAINT_SLICES_H
+#define STOKE_CLIENT_MAINT_SLICES_H
+
+#include "client/meta/meta.h"
+#include "client/maint/numtable.h"
+#include "client/meta/scan.h"
+
+/* why a slice is known: the lowest that holds */
+enum slice_use {
+	SLICE_FILE,    /* in the list of a file */
+	SLICE_WAITING, /* in the list of a deleted file that waits in delfiles */
+	SLICE_TRASH,   /* replaced by compaction, waits in delSlices */
+	SLICE_PENDING, /* without references, its objects are to be deleted */
+	SLICE_USES
+};
+
+/* a chunk's list whose file is gone */
+struct leaked_chunk {
+	uint64_t inode;
+	uint32_t index;
+};
+struct slices {
+	struct numtable slice;	 /* (id, size): v inode of one that has it; w use | seen << 2 */
+	struct numtable deleted; /* inodes in delfiles: v length, w when (seconds) */
+	struct numtable by_id;	 /* (id, 0): v the size known first */
+	struct leaked_chunk *leaked;
+	size_t n_leaked;
+	size_t damaged;		/* lists with a record that is none */
+	uint64_t waiting_bytes; /* length of the files in delfiles */
+};
+
+static inline enum slice_use slice_use(const struct numslot *s)
+{
+	return (enum slice_use)(s->w & 3);
+}
+
+void slices_fini(struct slices *s);
+/* p->files counts slices. warn: a line for each damaged list */
+int slices_read(const struct scan *scan, struct meta_progress *p,
+		void (*warn)(void *arg, const char *line), void *arg, struct slices *ret);
+
+/* every record of a file's list; not 0 ends it */
+typedef int slices_fn(void *arg, uint64_t inode, uint32_t index, const struct slice *s);
+/* lists of all files, or of one (all its chunks) */
+int slices_each(const struct scan *scan, slices_fn *fn, void *arg);
+int slices_of_file(const struct scan *scan, uint64_t inode, uint64_t length, slices_fn *fn,
+		   void *arg);
+
+#endif
