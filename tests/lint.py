@@ -28,7 +28,7 @@ WALLS = {
     r"xxhash\.h": r"common/hash\.c",
     r"hiredis/": r"common/redis\w*\.c",
     r"event2/": r"common/(loop|http)\.c",
-    r"jansson\.h": r"common/block/setting\w*\.[ch]|client/(meta/)?\w+\.[ch]|common/object/object_s3_cred\w*\.c|cached/main\.c",
+    r"jansson\.h": r"common/block/setting\w*\.[ch]|client/((meta|maint|cmd)/)?\w+\.[ch]|common/object/object_s3_cred\w*\.c|cached/main\.c",
     r"fuse_lowlevel\.h|fuse3/|fuse\.h": r"client/(fuse_\w+|cmd/cmd_mount)\.[ch]",
     r"lz4\.h|zstd\.h": r"common/object/codec\.c",
     r"zlib\.h": r"client/maint/dumpfile\.c",

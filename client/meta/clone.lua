@@ -2,8 +2,8 @@
 -- Copies of files, or one of a directory (without what lies in it), that refer to the same slices.
 -- ARGV: token, number, now, where: 'in' a directory of a clone that nobody sees yet, 'file' into
 --    any directory, 'dir' into none (detached), directory (8 bytes), '1' keeps owner, mode and
---    times, uid, gid, umask, capacity, inodes, '1' with lists, then each one's new number (8 bytes),
---    entry (9 bytes) and name
+--    times, uid, gid, umask, capacity, inodes, '1' with lists, then each one's new number
+--    (8 bytes), entry (9 bytes) and name
 -- -> for each: what happened ('done', 'skip': it is gone, or was done before, 'big': it has too
 --    many chunks for one script), its length, and the copy's uid and gid (8 bytes); fewer than
 --    asked for when they are too many

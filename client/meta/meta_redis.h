@@ -222,8 +222,8 @@ void jobs_hourly(struct meta_redis *mr);
  * that did not get to it */
 void files_clean(struct meta_redis *mr, uint64_t age_sec, uint64_t deadline_us);
 
-/* Chunks of a file in [first, end) that have a list, in order; what a key of theirs holds is a list,
- * or -EIO. Over a connection of the caller's, or over one of its own */
+/* Chunks of a file in [first, end) that have a list, in order; what their keys hold are lists, or
+ * -EIO. Over a connection of the caller's, or over one of its own */
 struct lists {
 	uint32_t *v, n, cap;
 };

@@ -6,8 +6,8 @@
  *
  *	state		what makes it
  *	alive		start; each beat
- *	refuse_writes	something turned up in the setting that we do not handle: changes answer EROFS
- *			until the next mount
+ *	refuse_writes	the setting got something that we do not handle: changes answer EROFS until
+ *			the next mount
  *	gone		no setting, or another UUID: everything answers EIO until the next mount */
 #include "client/meta/meta_redis.h"
 

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A record lock (POSIX, OFD), or the end of one. An owner's records are 24 bytes each (type, pid,
 -- start, end, which is inclusive), sorted, without overlaps, neighbours of one kind joined.
--- ARGV: token, number, now, inode (text), session, owner (16 hexadecimal digits), owner (text), 'R',
---    'W' or 'U', pid, start, end (8 bytes both)
+-- ARGV: token, number, now, inode (text), session, owner (16 hexadecimal digits), owner (text),
+--    'R', 'W' or 'U', pid, start, end (8 bytes both)
 -- -> {1}; {0}: another owner is in the way
 local old = done()
 if old then
