@@ -18,7 +18,7 @@ UTIME_NOW, UTIME_OMIT = (1 << 30) - 1, (1 << 30) - 2
 CHUNK = 64 << 20
 NAMES = ["a", "b", "c", "d", "e f\n", "\u00fc"]
 MODES = [0o644, 0o600, 0o755, 0o700, 0o666, 0o777, 0o444, 0o000, 0o4755, 0o2755, 0o6777, 0o1777, 0o2775, 0o640]
-ALL = frozenset({"open", "acl", "xattr", "locks", "tmpfile", "chattr", "old times", "whiteout", "others' acl"})
+ALL = frozenset({"open", "acl", "xattr", "locks", "tmpfile", "chattr", "old times", "whiteout", "others' acl", "ofd"})
 
 
 def acl_bytes(rnd):
@@ -347,7 +347,7 @@ class Thinker:
 
     def setlk(self):
         kind, start, n = self.lock_args()
-        return self.op("setlk", self.slot(), self.rnd.random() < 0.3, self.rnd.choice([kind, kind, fcntl.F_UNLCK]), start, n)
+        return self.op("setlk", self.slot(), self.rnd.random() < 0.3 and "ofd" in self.features, self.rnd.choice([kind, kind, fcntl.F_UNLCK]), start, n)
 
     def getlk(self):
         return self.op("getlk", self.slot(), self.rnd.random() < 0.3, *self.lock_args())
@@ -435,6 +435,7 @@ LEFT_OUT = {
     "old times": "a time before 1970 becomes now",
     "whiteout": "RENAME_WHITEOUT is refused",
     "tmpfile": "a name comes and goes, which moves the directory's times; linked later, the file is lost at its last close",
+    "ofd": "a lock of an open file (OFD) stays when that is closed",
     "others' acl": "a directory loses setgid though its group is one of the caller's",
     "chattr": "descriptors opened before stay writable; EPERM comes after other errors",
 }
