@@ -6,11 +6,14 @@ import re
 import subprocess
 import sys
 
-COMMANDS = ["mount", "umount", "format", "warmup", "status"]
+NO_PAGE = {"version", "help"}
 MORE = {
-    "stoke-mount": """META is the volume's Redis, as JuiceFS types it: redis://[user]:[password]@host[:port]/db, host:port/db, or
-unix:///path/redis.sock?db=N. A password typed in META is blanked in the process list; REDIS_PASSWORD, META_PASSWORD and META_PASSWORD_FILE
-are used when META has none.
+    "stoke-mount": """META is the volume's Redis, as JuiceFS types it: redis://[user]:[password]@host[:port]/db, host:port/db,
+rediss://... (TLS; ?tls-ca-cert-file=, tls-cert-file=, tls-key-file=, tls-server-name=, insecure-skip-verify=), unix:///path/redis.sock?db=N,
+redis://MASTER,host1,host2:port/db (sentinels) or redis://host1:port,host2:port/db (a cluster; one of its nodes will do). A password typed in META is
+blanked in the process list; REDIS_PASSWORD, META_PASSWORD and META_PASSWORD_FILE are used when META has none, SENTINEL_PASSWORD for the sentinels.
+.PP
+An encrypted volume needs the passphrase of its key in JFS_RSA_PASSPHRASE.
 .PP
 With --cache-group and --socket the mount is beside a member of the group; without --socket it only consumes. With --cache-dir and no
 group it starts a private stoke-cached that ends with it. Without any of them it reads from the object store.
@@ -20,6 +23,14 @@ SIGTERM, SIGINT and umount store what was written before the process ends.""",
 volume's setting, sealed as JuiceFS seals them. Running it again with the same NAME changes nothing.""",
     "stoke-warmup": """Exit status: 0 when every block is where it belongs (with --check: is there already), 1 when a block is missing or a path could not be
 read, 2 for wrong usage.""",
+    "stoke-fsck": """Exit status: 0 when nothing is wrong, 1 when something is (one line each, with inode and path), 2 for wrong usage. Nothing is changed
+without --repair.""",
+    "stoke-gc": """Counts without --delete and --compact. Objects younger than an hour are left alone: they may belong to a write under way.""",
+    "stoke-load": """The database must be empty. The loaded volume is another one for every cache. A load that failed leaves a part behind, which cannot
+be mounted.""",
+    "stoke-config": """A change is taken by mounts and daemons with their next heartbeat (12 s). Secrets: --secret-key env and --session-token env take
+them from SECRET_KEY and SESSION_TOKEN; what is typed is blanked in the process list.""",
+    "stoke-info": """Asks the mount that the path lies in; root or the mount's user only. So do summary, rmr, clone and compact.""",
     "stoke-status": """Prints JSON: Setting (secrets as ****), Sessions, Statistic, Groups with their members. What each member holds is asked of the
 members and needs the group's secret.""",
     "stoke-cached": """One daemon a node and volume. It owns the node's cache disks, is a member of its group under --group-ip and --group-port, and serves
@@ -54,7 +65,9 @@ def page(name, section, text):
 def main():
     bin_dir, out_dir = sys.argv[1:]
     os.makedirs(out_dir, exist_ok=True)
-    pages = [(f"stoke-{c}", 1, ["stoke", c, "--help"]) for c in COMMANDS] + [("stoke-cached", 8, ["stoke-cached", "--help"])]
+    listed = subprocess.run([f"{bin_dir}/stoke", "help"], text=True, capture_output=True, check=True).stdout
+    commands = [c for c in re.findall(r"(?m)^  (\w+) ", listed) if c not in NO_PAGE]
+    pages = [(f"stoke-{c}", 1, ["stoke", c, "--help"]) for c in commands] + [("stoke-cached", 8, ["stoke-cached", "--help"])]
     for name, section, argv in pages:
         text = subprocess.run([f"{bin_dir}/{argv[0]}", *argv[1:]], text=True, capture_output=True, check=True).stdout
         with open(f"{out_dir}/{name}.{section}", "w") as f:
