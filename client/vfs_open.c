@@ -6,6 +6,7 @@
  * that this mount changed things under gives names without attributes: the kernel must not make
  * entries of names that were removed, or of attributes that are old, out of it. */
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include "client/attrcache.h"
 #include "client/opencache.h"
@@ -69,6 +70,24 @@ static int file_attach(struct vfs *v, struct handle *h, const struct chunk_list 
 	return r;
 }
 
+/* O_TRUNC, which the kernel leaves to us (FUSE_CAP_ATOMIC_O_TRUNC), and with it what it would have
+ * cleared: the suid bit, and sgid of those who may execute, when somebody else than root writes */
+static int cut_at_open(struct vfs *v, const struct meta_ctx *c, struct handle *h)
+{
+	struct vfs_entry e;
+	struct attr a;
+	int r = vfs_truncate(v, c, h->inode, 0, true, &a);
+	unsigned bits;
+
+	if (r < 0 || c->uid == 0)
+		return r;
+	bits = S_ISUID | (a.mode & S_IXGRP ? S_ISGID : 0);
+	if (!(a.mode & bits))
+		return 0;
+	a.mode &= (uint16_t)~bits;
+	return vfs_setattr(v, c, h->inode, SET_MODE, &a, NULL, h, &e);
+}
+
 /* what the engine has opened becomes a handle, or is closed again. first: asked for at asked */
 static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, int flags,
 		       const struct chunk_list *first, bool has_list, uint64_t asked,
@@ -93,9 +112,7 @@ static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, 
 	/* with a time of 0 the kernel asks again by itself, before it reads */
 	h->kernel_old = h->kernel_other && v->conf.attr_us > 0;
 	if (r == 0 && (flags & O_TRUNC)) {
-		struct attr a;
-
-		r = vfs_truncate(v, c, inode, 0, true, &a);
+		r = cut_at_open(v, c, h);
 		*ret_keep = false;
 	}
 	if (r < 0) {

@@ -435,13 +435,13 @@ LEFT_OUT = {
     "old times": "a time before 1970 becomes now",
     "whiteout": "RENAME_WHITEOUT is refused",
     "tmpfile": "a name comes and goes, which moves the directory's times; linked later, the file is lost at its last close",
+    "locks": "a record lock can stay when a descriptor of its file is closed",
     "ofd": "a lock of an open file (OFD) stays when that is closed",
     "others' acl": "a directory loses setgid though its group is one of the caller's",
     "chattr": "descriptors opened before stay writable; EPERM comes after other errors",
 }
 LEFT_OUT_WITH_TRASH = {
     "open": "an open file that went to the trash cannot be changed any more: mode, owner, times, and writes that have to clear suid",
-    "locks": "they need open files",
 }
 DEVIATIONS = {  # operation -> (what is blanked, why)
     "chown": ("watch", "an owner that is the same already moves no ctime"),
