@@ -95,6 +95,15 @@ class Volume:
                 out.setdefault(inode, []).append((d, n, kind))
         return out
 
+    def reached(self):
+        """inodes to which names lead from the root or the trash: two directories moved into each other have names, and are lost"""
+        out, todo = {1, TRASH}, [1, TRASH]
+        while todo:
+            new = {inode for _, inode in self.dirs.get(todo.pop(), {}).values()} - out
+            out |= new
+            todo += new
+        return out
+
     def faults(self, dir_stats=True, trash=True):
         """What contradicts itself. Whoever was here has unmounted, so no session, lock, or open file may be left."""
         bad, where = list(self.bad), self.names()
@@ -125,6 +134,8 @@ class Volume:
         for inode, entries in where.items():
             if inode not in self.attrs:
                 bad.append(f"{entries}: no i{inode}")
+        reached = self.reached()
+        bad += [f"i{i}: named, but there is no way to it from the root or the trash" for i in self.attrs if i in where and i not in reached]
         for what, have in (("s", self.links), ("p", self.parents), ("x", self.xattrs), ("d", self.dirs)):
             bad += [f"{what}{i}: no such inode" for i in have if i not in self.attrs and not (what == "d" and i == TRASH)]
         pending = {tuple(map(int, m.decode().split(":"))) for m, _ in self.other.get("delfiles", [])}

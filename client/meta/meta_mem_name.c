@@ -459,6 +459,15 @@ static int rename_check(const struct renaming *n)
 	return 0;
 }
 
+/* directory i would lie in itself when it went into dir */
+static bool in_itself_locked(struct meta_mem *mm, const struct mem_inode *i,
+			     const struct mem_inode *dir) REQUIRES(mm->lock)
+{
+	while (dir && dir != i && dir->inode != INODE_ROOT && dir->inode < INODE_TRASH)
+		dir = mem_find_locked(mm, dir->a.parent);
+	return dir == i;
+}
+
 /* the one link of i goes from directory to directory */
 static int reparent(struct mem_inode *i, struct mem_inode *from, struct mem_inode *to)
 {
@@ -568,6 +577,9 @@ int mem_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const 
 		r = -EEXIST;
 	if (!r)
 		r = rename_check(&n);
+	if (!r && n.sd != n.dd &&
+	    (in_itself_locked(mm, n.i, n.dd) || (n.exchange && in_itself_locked(mm, n.j, n.sd))))
+		r = -EINVAL;
 	if (!r)
 		r = rename_locked(mm, &n, new_name, &rm);
 	if (r == 0 && n.exchange && c->ret_other)

@@ -9,6 +9,7 @@ local old = done()
 if old then
 	return old
 end
+local STEPS_MOST, ELOOP, ROOT = 900, 40, '\0\0\0\0\0\0\0\1'
 local now, src, sname, dst, dname = ARGV[3], dec(ARGV[4]), ARGV[5], dec(ARGV[6]), ARGV[7]
 local flags, uid = tonumber(ARGV[8]), tonumber(ARGV[9])
 local noreplace, exchange = bit.band(flags, 1) ~= 0, bit.band(flags, 2) ~= 0
@@ -121,6 +122,42 @@ if de then
 	elseif dino == ARGV[4] or dino == field(sa, PARENT) then
 		return fail(EPERM)
 	end
+end
+
+-- Why directory d (8 bytes, text) must not go into the one with record r: it would lie in itself, as
+-- when another client moved the other of the two meanwhile (the kernel knows one mount's moves).
+-- What is empty has nobody in it.
+local steps = 0
+local function in_itself(d, dtext, r)
+	if call('HLEN', P .. 'd' .. dtext) == 0 then
+		return nil
+	end
+	local up = field(r, PARENT)
+	while up ~= NONE and up ~= ROOT and not is_trash(up) do
+		steps = steps + 1
+		if up == d then
+			return EINVAL
+		end
+		if steps > STEPS_MOST then
+			return ELOOP
+		end
+		r = get(dec(up))
+		if not r then	-- nil: it hangs in the air, as what a clone builds does
+			return r == false and EIO or nil
+		end
+		up = field(r, PARENT)
+	end
+	return nil
+end
+
+if not same and typ == DIR then
+	err = in_itself(ino, text, da)
+end
+if not same and exchange and dtyp == DIR then
+	err = err or in_itself(dino, dec(dino), sa)
+end
+if err then
+	return fail(err)
 end
 
 -- r has several links, and one of them moves

@@ -657,6 +657,75 @@ static void every_change_is_logged_as_juicefs_does(void **state)
 	assert_int_equal(raw_int("LLEN txnLog"), raw_int("GET txnLastLog"));
 }
 
+static int move(struct meta *m, uint64_t from, const char *name, uint64_t to, const char *new_name,
+		unsigned flags)
+{
+	uint64_t moved;
+	struct attr a;
+
+	return meta_rename(m, &root_ctx, from, name, to, new_name, flags, &moved, &a);
+}
+
+/* as the kernels of two mounts let through: each knows where the directory was */
+static void moves_into_what_lies_in_it(struct meta *m)
+{
+	uint64_t a = make(m, "a", INODE_DIR), b, c, d;
+
+	b = make_mode(m, &root_ctx, a, "b", INODE_DIR, 0755);
+	c = make_mode(m, &root_ctx, b, "c", INODE_DIR, 0755);
+	d = make_mode(m, &root_ctx, c, "d", INODE_DIR, 0755);
+	make_mode(m, &root_ctx, d, "x", INODE_DIR, 0755);
+	make_mode(m, &root_ctx, INODE_ROOT, "f", INODE_FILE, 0644);
+	assert_int_equal(move(m, INODE_ROOT, "a", d, "new", 0), -EINVAL);
+	assert_int_equal(move(m, INODE_ROOT, "a", d, "x", 0), -EINVAL);
+	assert_int_equal(move(m, INODE_ROOT, "a", d, "x", RENAME_F_EXCHANGE), -EINVAL);
+	assert_int_equal(move(m, d, "x", INODE_ROOT, "a", RENAME_F_EXCHANGE), -EINVAL);
+	assert_int_equal(move(m, d, "x", INODE_ROOT, "f", RENAME_F_EXCHANGE), 0);
+	assert_int_equal(move(m, d, "x", INODE_ROOT, "f", RENAME_F_EXCHANGE), 0);
+	assert_int_equal(attr_of(m, a).parent, INODE_ROOT);
+	assert_int_equal(move(m, c, "d", INODE_ROOT, "d", 0), 0);
+	assert_int_equal(move(m, INODE_ROOT, "a", d, "a", 0), 0);
+	assert_int_equal(move(m, INODE_ROOT, "d", c, "d", 0), -EINVAL);
+	assert_int_equal(attr_of(m, a).parent, d);
+	assert_int_equal(attr_of(m, d).parent, INODE_ROOT);
+	close_meta(m);
+}
+
+static void no_directory_goes_into_itself(void **state)
+{
+	struct deleted d = {0};
+
+	(void)state;
+	moves_into_what_lies_in_it(open_mem(1, &d));
+	NEED_SERVER();
+	fresh_volume(1);
+	moves_into_what_lies_in_it(open_redis(NULL));
+}
+
+/* a script looks at so many directories above the new place */
+static void far_down_only_what_is_empty_arrives(void **state)
+{
+	uint64_t deep = INODE_ROOT, full;
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(1);
+	m = open_redis(NULL);
+	make(m, "empty", INODE_DIR);
+	full = make(m, "full", INODE_DIR);
+	make_mode(m, &root_ctx, full, "f", INODE_FILE, 0644);
+	for (int i = 0; i < 890; i++)
+		deep = make_mode(m, &root_ctx, deep, "d", INODE_DIR, 0755);
+	assert_int_equal(move(m, INODE_ROOT, "full", deep, "full", 0), 0);
+	assert_int_equal(move(m, deep, "full", INODE_ROOT, "full", 0), 0);
+	for (int i = 0; i < 20; i++)
+		deep = make_mode(m, &root_ctx, deep, "d", INODE_DIR, 0755);
+	assert_int_equal(move(m, INODE_ROOT, "full", deep, "full", 0), -ELOOP);
+	assert_int_equal(move(m, INODE_ROOT, "empty", deep, "empty", 0), 0);
+	close_meta(m);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -677,6 +746,8 @@ int main(void)
 		cmocka_unit_test(permissions_are_checked_where_asked_for),
 		cmocka_unit_test(a_sub_directory_is_the_root),
 		cmocka_unit_test(every_change_is_logged_as_juicefs_does),
+		cmocka_unit_test(no_directory_goes_into_itself),
+		cmocka_unit_test(far_down_only_what_is_empty_arrives),
 	};
 
 	return cmocka_run_group_tests(tests, start_server, stop_server);
