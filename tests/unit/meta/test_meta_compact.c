@@ -412,6 +412,135 @@ static void a_file_that_was_longer_is_deleted_in_full(void **state)
 	assert_int_equal(store.deletes, 4);
 }
 
+/* a write whose answer was lost, committed twice: counted once, shown twice */
+static void what_a_list_still_shows_is_never_let_go(void **state)
+{
+	enum { FAR = 10 * MB };
+	uint64_t f, freed = 0;
+
+	(void)state;
+	NEED_SERVER();
+	for (unsigned trash_days = 0; trash_days < 2; trash_days++) {
+		struct meta *m = open_compacting(trash_days);
+
+		f = make(m, "f");
+		assert_int_equal(f, 2);
+		put(m, f, 0, 50, 1);
+		raw_run("EVAL redis.call('RPUSH','c2_0',redis.call('LINDEX','c2_0',0)) 0");
+		put(m, f, FAR, 50, 2);
+		put(m, f, FAR, 50, 3);
+		assert_int_equal(meta_compact(m, f, 0, &freed), 0);
+		assert_int_equal(raw_int("LLEN c2_0"), 2);
+		assert_false(store.deleted[1]);
+		assert_int_equal(raw_int("HEXISTS sliceRef k1_50"), 0);
+		if (trash_days) /* only what was covered */
+			assert_int_equal(
+				raw_int("EVAL return\t#redis.call('HVALS','delSlices')[1] 0"), 12);
+		else
+			assert_int_equal(store.deletes, 1);
+		close_meta(m);
+	}
+}
+
+/* the script alone, with a token that nobody has used; returns elements of the answer, 'done' or
+ * not */
+static size_t compact_by_hand(struct meta *m, const struct slice *seen, size_t n,
+			      const struct slice *new, bool *ret_done)
+{
+	uint8_t was[4 * SLICE_LEN], is[SLICE_LEN];
+	struct meta_redis *mr = redis_engine(m);
+	struct redis_reply *reply = NULL;
+	struct args args;
+	size_t len;
+
+	for (size_t i = 0; i < n; i++)
+		slice_encode(&seen[i], was + i * SLICE_LEN);
+	slice_encode(new, is);
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_u64(&args, 2);
+	args_u64(&args, 0);
+	args_bytes(&args, was, n * SLICE_LEN);
+	args_u64(&args, 0);
+	args_bytes(&args, is, sizeof(is));
+	args_u64(&args, new->id);
+	args_text(&args, "0");
+	assert_int_equal(op_eval(mr, SC_COMPACT, &args, &reply), 0);
+	op_end(mr, &args);
+	*ret_done = reply_is(reply_at(reply, 0), "done");
+	len = reply_len(reply);
+	redis_reply_free(reply);
+	return len;
+}
+
+static void records_behind_those_looked_at_count_too(void **state)
+{
+	struct slice seen[2] = {{.id = 1, .size = 50, .len = 50}, {.id = 2, .size = 50, .len = 50}};
+	bool done;
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	m = open_compacting(0);
+	assert_int_equal(make(m, "f"), 2);
+	put(m, 2, 0, 50, 1);
+	put(m, 2, 0, 50, 2);
+	raw_run("EVAL redis.call('RPUSH','c2_0',redis.call('LINDEX','c2_0',0)) 0");
+	assert_int_equal(compact_by_hand(m, seen, 2, &seen[1], &done), 1);
+	assert_true(done);
+	assert_int_equal(raw_int("LLEN c2_0"), 2);
+	assert_int_equal(raw_int("HLEN sliceRef"), 0);
+	/* and is let go as often as it was counted */
+	raw_run("DEL c2_0 sliceRef");
+	put(m, 2, 0, 50, 3);
+	put(m, 2, 0, 50, 4);
+	raw_run("EVAL local\tr=redis.call('LINDEX','c2_0',0)redis.call('DEL','c2_0')"
+		"redis.call('RPUSH','c2_0',r,r,r) 0");
+	raw_run("HSET sliceRef k3_50 1");
+	seen[0].id = seen[1].id = 3;
+	assert_int_equal(compact_by_hand(m, seen, 2, &seen[1], &done), 1);
+	assert_true(done);
+	assert_int_equal(raw_int("HGET sliceRef k3_50"), 1);
+	assert_int_equal(compact_by_hand(m, seen, 2, &seen[1], &done), 1);
+	assert_int_equal(raw_int("LLEN c2_0"), 1);
+	assert_int_equal(raw_int("HGET sliceRef k3_50"), 0);
+	close_meta(m);
+}
+
+/* As it is asked again after its token was taken away: it happened, so what it wrote is shown, or
+ * was counted since, and must not be deleted. */
+static void a_compaction_without_its_token_knows_that_it_happened(void **state)
+{
+	const struct slice seen[2] = {{.id = 1, .size = 50, .len = 50},
+				      {.pos = 50, .id = 2, .size = 50, .len = 50}};
+	struct slice new = {.id = 3, .size = 100, .len = 100};
+	struct meta *m;
+	bool done;
+
+	(void)state;
+	NEED_SERVER();
+	m = open_compacting(0);
+	assert_int_equal(make(m, "f"), 2);
+	put(m, 2, 0, 50, 1);
+	put(m, 2, 50, 50, 2);
+	assert_int_equal(compact_by_hand(m, seen, 2, &new, &done), 5);
+	assert_true(done);
+	raw_run("DEL _ops");
+	assert_int_equal(compact_by_hand(m, seen, 2, &new, &done), 1);
+	assert_true(done);
+	assert_int_equal(raw_int("LLEN c2_0"), 1);
+	/* not in this list any more, but a copy has it */
+	raw_run("DEL c2_0");
+	raw_run("HSET sliceRef k3_100 0");
+	assert_int_equal(compact_by_hand(m, seen, 2, &new, &done), 1);
+	assert_true(done);
+	/* it never was */
+	raw_run("HDEL sliceRef k3_100");
+	assert_int_equal(compact_by_hand(m, seen, 2, &new, &done), 1);
+	assert_false(done);
+	close_meta(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -425,6 +554,9 @@ int main(void)
 		cmocka_unit_test(long_lists_become_short_by_themselves),
 		cmocka_unit_test(what_is_futile_is_left_alone),
 		cmocka_unit_test(a_file_that_was_longer_is_deleted_in_full),
+		cmocka_unit_test(what_a_list_still_shows_is_never_let_go),
+		cmocka_unit_test(records_behind_those_looked_at_count_too),
+		cmocka_unit_test(a_compaction_without_its_token_knows_that_it_happened),
 	};
 
 	return cmocka_run_group_tests(tests, start_server, stop_server);
