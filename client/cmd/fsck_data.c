@@ -69,13 +69,19 @@ static int found(void *arg, const struct object_found *o)
 	d->f->block_bytes += o->size;
 	__atomic_fetch_add(&d->f->m->progress.files, 1, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&d->f->m->progress.bytes, o->size, __ATOMIC_RELAXED);
-	s = o->block ? numtable_find(&d->s.by_id, o->slice, 0) : NULL;
-	if (s)
-		s = numtable_find(&d->s.slice, o->slice, s->v);
-	if (s && block_size_at(s->b, d->f->m->setting->block_size, o->index) == o->plain &&
-	    objects_size_fits(d->o, o->plain, o->size))
+	s = o->block
+		    ? slices_find(&d->s, o->slice, o->index, o->plain, d->f->m->setting->block_size)
+		    : NULL;
+	if (s && objects_size_fits(d->o, o->plain, o->size))
 		s->w += 4; /* good blocks are counted above the use */
 	return 0;
+}
+
+static bool given_twice(const struct data *d, uint64_t slice)
+{
+	const struct numslot *s = numtable_find(&d->s.by_id, slice, 0);
+
+	return s && s->w > 1;
 }
 
 /* all: those of which the listing has not shown every block; else every slice */
@@ -91,7 +97,8 @@ static int check_slices(struct data *d, bool all)
 			continue;
 		d->slice = s->a;
 		d->size = (uint32_t)s->b;
-		if (!all && s->w >> 2 >= objects_count(d->o, d->size))
+		/* blocks of a number that was given twice may be either's */
+		if (!all && s->w >> 2 >= objects_count(d->o, d->size) && !given_twice(d, s->a))
 			continue;
 		if (__atomic_load_n(&d->f->m->progress.cancel, __ATOMIC_RELAXED))
 			return -EINTR;
@@ -161,8 +168,9 @@ static int still_used(void *arg, uint64_t inode, uint32_t index, const struct sl
 	int r;
 
 	(void)index;
-	if (!b || b->size != s->size || numtable_find(&d->s.deleted, inode, 0) ||
-	    numtable_find(&d->told, inode, s->id))
+	while (b && b->size != s->size) /* of another slice of that number */
+		b = b + 1 < d->bad + d->n_bad && b[1].slice == s->id ? b + 1 : NULL;
+	if (!b || numtable_find(&d->s.deleted, inode, 0) || numtable_find(&d->told, inode, s->id))
 		return 0;
 	if (!numtable_at(&d->told, inode, s->id))
 		return -ENOMEM;
@@ -170,7 +178,8 @@ static int still_used(void *arg, uint64_t inode, uint32_t index, const struct sl
 	if (r && r != -ENOENT)
 		return r;
 	for (; b < d->bad + d->n_bad && b->slice == s->id; b++)
-		tell(d, inode, str_c(&path), b);
+		if (b->size == s->size)
+			tell(d, inode, str_c(&path), b);
 	t = numtable_at(&d->broken, inode, 0);
 	if (!t)
 		return -ENOMEM;

@@ -14,6 +14,7 @@ enum { DELETE_AT_ONCE = 1000 };
 struct leak {
 	char *key;
 	uint64_t slice, size;
+	uint32_t index, plain;
 };
 struct sweep {
 	struct gc *g;
@@ -39,16 +40,12 @@ static int remember(struct sweep *w, const struct object_found *o)
 		w->leak = more;
 		w->cap = cap;
 	}
-	w->leak[w->n] = (struct leak){.key = strdup(o->key), .slice = o->slice, .size = o->size};
+	w->leak[w->n] = (struct leak){.key = strdup(o->key),
+				      .slice = o->slice,
+				      .size = o->size,
+				      .index = o->index,
+				      .plain = o->plain};
 	return w->leak[w->n++].key ? 0 : -ENOMEM;
-}
-
-/* the slice that the block belongs to, NULL: none */
-static const struct numslot *owner(const struct sweep *w, const struct object_found *o)
-{
-	const struct numslot *s = numtable_find(&w->s->by_id, o->slice, 0);
-
-	return s ? numtable_find(&w->s->slice, o->slice, s->v) : NULL;
 }
 
 static int found(void *arg, const struct object_found *o)
@@ -63,8 +60,8 @@ static int found(void *arg, const struct object_found *o)
 		g->other++;
 		return 0;
 	}
-	s = owner(w, o);
-	if (s && block_size_at(s->b, g->m->setting->block_size, o->index) == o->plain) {
+	s = slices_find(w->s, o->slice, o->index, o->plain, g->m->setting->block_size);
+	if (s) {
 		struct gc_sum *sums[SLICE_USES] = {[SLICE_FILE] = &g->used,
 						   [SLICE_WAITING] = &g->waiting,
 						   [SLICE_TRASH] = &g->delayed,
@@ -98,10 +95,13 @@ static int look_again(struct sweep *w)
 	if (r)
 		return r;
 	for (size_t i = 0; i < w->n; i++) {
-		bool was = numtable_find(&w->s->by_id, w->leak[i].slice, 0);
+		const struct leak *l = &w->leak[i];
+		bool was = numtable_find(&w->s->by_id, l->slice, 0);
 
-		/* of a slice that was known both times it is a block of a wrong size or place */
-		if (!was && numtable_find(&again.by_id, w->leak[i].slice, 0)) {
+		/* of a number that was known both times it is a block of a wrong size or place */
+		if ((!was && numtable_find(&again.by_id, l->slice, 0)) ||
+		    slices_find(&again, l->slice, l->index, l->plain,
+				w->g->m->setting->block_size)) {
 			free(w->leak[i].key);
 			w->g->leaked.n--;
 			w->g->leaked.bytes -= w->leak[i].size;

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 
 #include "client/meta/reply.h"
+#include "common/block/key.h"
 
 enum { LISTS_AT_ONCE = 500, ENTRY12 = 12, CHUNKS_MAX = 10000 };
 
@@ -134,6 +135,45 @@ struct reading {
 	enum slice_use use;
 };
 
+/* one more size of this number */
+static int add_size(struct reading *rd, uint64_t id, uint32_t size)
+{
+	struct numslot *first = numtable_at(&rd->s->by_id, id, 0), *s;
+	uint64_t n;
+	char line[128];
+
+	if (!first)
+		return -ENOMEM;
+	n = first->w++;
+	s = n ? numtable_at(&rd->s->by_id, id, n) : first; /* first moves */
+	if (!s)
+		return -ENOMEM;
+	s->v = size;
+	if (n != 1 || ++rd->s->twice > TWICE_TOLD)
+		return 0;
+	first = numtable_find(&rd->s->by_id, id, 0);
+	(void)snprintf(line, sizeof(line),
+		       "slice %" PRIu64 " is there with %" PRIu64 " and with %" PRIu32
+		       " bytes: its number was given twice",
+		       id, first->v, size);
+	rd->warn(rd->warn_arg, line);
+	return 0;
+}
+
+struct numslot *slices_find(const struct slices *s, uint64_t id, uint32_t index, uint32_t plain,
+			    uint32_t block_size)
+{
+	const struct numslot *size = numtable_find(&s->by_id, id, 0);
+	uint64_t n = size ? size->w : 0;
+
+	for (uint64_t i = 0; i < n; i++) {
+		size = numtable_find(&s->by_id, id, i);
+		if (size && block_size_at(size->v, block_size, index) == plain)
+			return numtable_find(&s->slice, id, size->v);
+	}
+	return NULL;
+}
+
 static int add(struct reading *rd, uint64_t id, uint32_t size, uint64_t inode, enum slice_use use)
 {
 	struct numslot *s = numtable_find(&rd->s->slice, id, size);
@@ -152,12 +192,7 @@ static int add(struct reading *rd, uint64_t id, uint32_t size, uint64_t inode, e
 	s->w = (uint64_t)use;
 	__atomic_fetch_add(&rd->progress->files, 1, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&rd->progress->bytes, size, __ATOMIC_RELAXED);
-	s = numtable_at(&rd->s->by_id, id, 0);
-	if (!s)
-		return -ENOMEM;
-	if (s->v == 0)
-		s->v = size;
-	return 0;
+	return add_size(rd, id, size);
 }
 
 static int add_record(void *arg, uint64_t inode, uint32_t index, const struct slice *s)

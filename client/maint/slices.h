@@ -18,6 +18,8 @@ enum slice_use {
 	SLICE_USES
 };
 
+enum { TWICE_TOLD = 100 };
+
 /* a chunk's list whose file is gone */
 struct leaked_chunk {
 	uint64_t inode;
@@ -26,9 +28,12 @@ struct leaked_chunk {
 struct slices {
 	struct numtable slice;	 /* (id, size): v inode of one that has it; w use | seen << 2 */
 	struct numtable deleted; /* inodes in delfiles: v length, w when (seconds) */
-	struct numtable by_id;	 /* (id, 0): v the size known first */
+	/* (id, i): v the i-th size of slices of that number, of (id, 0) w how many there are. More than
+	 * one: the number was given twice, by a database that went back. */
+	struct numtable by_id;
 	struct leaked_chunk *leaked;
 	size_t n_leaked;
+	size_t twice;		/* numbers with slices of several sizes */
 	size_t damaged;		/* lists with a record that is none */
 	uint64_t waiting_bytes; /* length of the files in delfiles */
 };
@@ -39,7 +44,11 @@ static inline enum slice_use slice_use(const struct numslot *s)
 }
 
 void slices_fini(struct slices *s);
-/* p->files counts slices. warn: a line for each damaged list */
+/* the slice of that number that has a block of plain bytes at index; NULL: none */
+struct numslot *slices_find(const struct slices *s, uint64_t id, uint32_t index, uint32_t plain,
+			    uint32_t block_size);
+/* p->files counts slices. warn: a line for each damaged list, and for numbers given twice (the
+ * first TWICE_TOLD of them) */
 int slices_read(const struct scan *scan, struct meta_progress *p,
 		void (*warn)(void *arg, const char *line), void *arg, struct slices *ret);
 

@@ -254,6 +254,35 @@ def test_gc_leaves_young_objects_and_finds_lost_records(lab, redis, file_volume)
     assert "wrong" not in lab.stoke("fsck", file_volume).stdout
 
 
+def entry_inode(c, name, parent=1):
+    return int.from_bytes(c.hget(f"d{parent}", name)[1:], "big")
+
+
+def test_a_number_that_was_given_twice_loses_nothing(lab, redis, file_volume):
+    """a database that went back gives a slice's number once more: both sizes are live"""
+    m = lab.mount(file_volume)
+    write_file(m.path("first"), b"x" * 10000)
+    write_file(m.path("second"), b"y" * 5000)
+    assert m.stop() == 0
+    c = redis.client(1)
+    first, second = (c.lindex(f"c{entry_inode(c, n)}_0", 0) for n in ("first", "second"))
+    numbers = [int.from_bytes(r[4:12], "big") for r in (first, second)]
+    c.delete(f"c{entry_inode(c, 'second')}_0")
+    c.rpush(f"c{entry_inode(c, 'second')}_0", second[:4] + first[4:12] + second[12:])
+    root = f"{lab.folder}/objects/vol/chunks"
+    a, b = (f"{root}/0/0/{n}_0_{size}" for n, size in ((numbers[0], 5000), (numbers[1], 5000)))
+    os.rename(b, a)
+    for path in (a, f"{root}/0/0/{numbers[0]}_0_10000"):
+        os.utime(path, (time.time() - 7200,) * 2)
+    r = lab.stoke("gc", file_volume, "--delete")
+    assert f"slice {numbers[0]} is there with" in r.stdout + r.stderr and "given twice" in r.stdout + r.stderr
+    assert "deleted 0 leaked objects" in r.stdout
+    r = lab.stoke("fsck", file_volume, check=False)
+    assert r.returncode == 1 and "given twice" in r.stdout and "missing" not in r.stdout
+    m = lab.mount(file_volume, flags=["--read-only"])
+    assert text(m.path("first")) == b"x" * 10000 and text(m.path("second")) == b"y" * 5000
+
+
 # --- asked of a mount ---
 
 def fields(out):
