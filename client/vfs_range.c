@@ -6,7 +6,10 @@
 #include "client/meta/slice.h"
 #include "client/vfs.h"
 
-enum { LISTS = 64 };
+enum {
+	LISTS = 64,
+	NEAR = 4 * LISTS /* chunks that are read one after the other before data is looked for */
+};
 
 /* the file's length and bytes are others now; readers and the writer hear of it */
 static void range_changed(struct vfs *v, uint64_t inode, const struct attr *a)
@@ -86,10 +89,26 @@ static int seek_in_list(struct seek *s, const struct chunk_list *l)
 	return 0;
 }
 
+/* where there is nothing for long: on to the next chunk that has a list. Holes are found by the
+ * first one that has none. */
+static int seek_list(struct vfs *v, uint64_t inode, struct seek *s)
+{
+	uint32_t first = (uint32_t)(s->at >> CHUNK_BITS), next;
+	uint32_t end = (uint32_t)((s->length - 1) >> CHUNK_BITS) + 1;
+	int r = meta_next_chunk(v->conf.meta, inode, first, end, &next);
+
+	if (r == -EOPNOTSUPP)
+		return 0;
+	if (r == 0 && next > first)
+		s->at = (uint64_t)next << CHUNK_BITS;
+	return r;
+}
+
 int vfs_seek(struct vfs *v, uint64_t inode, uint64_t off, bool hole, uint64_t *ret)
 {
 	struct chunk_list lists[LISTS];
 	struct seek s = {.at = off, .hole = hole};
+	uint32_t empty = 0; /* chunks read in a row */
 	struct attr a;
 	int r = meta_getattr(v->conf.meta, inode, &a);
 
@@ -108,6 +127,11 @@ int vfs_seek(struct vfs *v, uint64_t inode, uint64_t off, bool hole, uint64_t *r
 			if (r == 0 && !s.found)
 				r = seek_in_list(&s, &lists[i]);
 			chunk_list_fini(&lists[i]);
+		}
+		empty += n;
+		if (r == 0 && !hole && !s.found && s.at < s.length && empty >= NEAR) {
+			r = seek_list(v, inode, &s);
+			empty = 0;
 		}
 	}
 	if (r < 0)

@@ -513,6 +513,13 @@ int meta_getlk(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock 
 	return r ? r : m->ops->getlk(m, meta_rooted(m, inode), owner, l);
 }
 
+int meta_next_chunk(struct meta *m, uint64_t inode, uint32_t first, uint32_t end, uint32_t *ret)
+{
+	int r = META_HAS(m, next_chunk);
+
+	return r ? r : m->ops->next_chunk(m, inode, first, end, ret);
+}
+
 int meta_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode, uint64_t off,
 		   uint64_t len, struct attr *ret)
 {

@@ -192,6 +192,10 @@ struct meta_ops {
 	int (*copy_file_range)(struct meta *m, const struct meta_ctx *c, uint64_t in,
 			       uint64_t off_in, uint64_t out, uint64_t off_out, uint64_t len,
 			       uint64_t *ret_copied, struct attr *ret_out);
+	/* the first chunk in [first, end) with a list, or end: may be a scan of the volume; NULL:
+	 * whoever asks reads the lists */
+	int (*next_chunk)(struct meta *m, uint64_t inode, uint32_t first, uint32_t end,
+			  uint32_t *ret);
 	/* A file without a name, open in this client (O_TMPFILE); linked later, or gone at its last
 	 * close. Counted as open by meta_open only. */
 	int (*tmpfile)(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
@@ -348,6 +352,7 @@ int meta_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int
 int meta_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, uint64_t off_in,
 			 uint64_t out, uint64_t off_out, uint64_t len, uint64_t *ret_copied,
 			 struct attr *ret_out);
+int meta_next_chunk(struct meta *m, uint64_t inode, uint32_t first, uint32_t end, uint32_t *ret);
 int meta_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint32_t mode,
 		 uint32_t umask, uint64_t *ret, struct attr *ret_attr);
 int meta_remove_tree(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name,

@@ -63,6 +63,7 @@ static const struct meta_ops redis_ops = {
 	.setlk = redis_setlk,
 	.getlk = redis_getlk,
 	.fallocate = redis_fallocate,
+	.next_chunk = redis_next_chunk,
 	.copy_file_range = redis_copy_file_range,
 	.compact = redis_compact,
 	.quota_set = redis_quota_set,

@@ -267,6 +267,7 @@ int redis_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t
 int detached_clean(struct meta_redis *mr, uint64_t inode, struct meta_progress *p);
 
 /* meta_redis_range.c */
+int redis_next_chunk(struct meta *m, uint64_t inode, uint32_t first, uint32_t end, uint32_t *ret);
 int redis_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, int mode,
 		    uint64_t off, uint64_t len, struct attr *ret);
 int redis_copy_file_range(struct meta *m, const struct meta_ctx *c, uint64_t in, uint64_t off_in,

@@ -146,6 +146,22 @@ int lists_find_alone(struct meta_redis *mr, uint64_t inode, uint32_t first, uint
 	return op_error(r);
 }
 
+/* those nearby are asked for, and only when there is none the database is gone through */
+int redis_next_chunk(struct meta *m, uint64_t inode, uint32_t first, uint32_t end, uint32_t *ret)
+{
+	struct meta_redis *mr = redis_engine(m);
+	uint32_t near = end - first > PROBE_MAX ? first + PROBE_MAX : end;
+	struct lists l = {0};
+	int r = lists_find_alone(mr, inode, first, near, &l);
+
+	if (!r && l.n == 0 && near < end)
+		r = lists_find_alone(mr, inode, near, end, &l);
+	if (!r)
+		*ret = l.n ? l.v[0] : end;
+	lists_fini(&l);
+	return r;
+}
+
 void lists_fini(struct lists *l)
 {
 	free(l->v);

@@ -105,6 +105,27 @@ def test_data_and_holes_are_found_where_they_are(lab, file_volume):
         assert call(os.lseek, f.fileno(), end - 1, os.SEEK_DATA) == -errno.ENXIO
 
 
+def test_a_huge_hole_is_not_walked(lab, redis, file_volume):
+    m = lab.mount(file_volume)
+    c = redis.client(1)
+
+    def scripts():
+        return c.info("commandstats")["cmdstat_evalsha"]["calls"]
+
+    far = 1 << 50
+    with open(m.path("f"), "wb+", buffering=0) as f:
+        os.pwrite(f.fileno(), b"x" * 10, far)
+        os.pwrite(f.fileno(), b"y" * 10, 1 << 40)
+        os.ftruncate(f.fileno(), far * 2)
+        os.fsync(f.fileno())
+        before = scripts()
+        assert os.lseek(f.fileno(), 0, os.SEEK_DATA) == 1 << 40
+        assert os.lseek(f.fileno(), (1 << 40) + 10, os.SEEK_DATA) == far
+        assert os.lseek(f.fileno(), 0, os.SEEK_HOLE) == 0
+        assert call(os.lseek, f.fileno(), far + 10, os.SEEK_DATA) == -errno.ENXIO
+        assert scripts() - before < 100
+
+
 def test_a_punched_hole_is_seen_by_those_who_mapped_the_file(lab, file_volume):
     import mmap
     m = lab.mount(file_volume)
