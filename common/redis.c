@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "common/redis_inner.h"
 
 enum {
@@ -25,6 +26,8 @@ enum {
 	DEFAULT_IO_US = 30000000,
 	BACKOFF_FIRST_US = 20000,
 	BACKOFF_LAST_US = 1000000,
+	TEXT_MAX = 256,
+	REFUSAL_US = 60000000,
 };
 
 /* --- connecting --- */
@@ -388,15 +391,40 @@ static bool worth_retrying(int r, bool by_script)
 	return !by_script && (r == -ETIMEDOUT || r == -ECONNRESET || r == -EAGAIN);
 }
 
+/* the server's own words, which the number that is returned does not tell */
+static void refused(struct redis *r, const char *text)
+{
+	uint64_t now = clock_us();
+	bool tell;
+
+	mtx_lock(&r->lock);
+	tell = strcmp(text, r->refusal) != 0 || now - r->refusal_us >= REFUSAL_US;
+	if (tell) {
+		snprintf(r->refusal, sizeof(r->refusal), "%s", text);
+		r->refusal_us = now;
+	}
+	mtx_unlock(&r->lock);
+	if (tell)
+		log_error("%s: %s", r->name, text);
+}
+
+void redis_refusal(struct redis *r, struct str *out)
+{
+	mtx_lock(&r->lock);
+	str_add(out, r->refusal);
+	mtx_unlock(&r->lock);
+}
+
 /* one command, ready for the wire, and its answer; asked: another node has the key for now */
 static int redis_try(struct redis *r, uint64_t deadline_us, const char *cmd, size_t len,
 		     struct redis_reply **ret, bool *ret_by_script, bool *ret_asked,
-		     struct redis_addr *ret_ask)
+		     struct redis_addr *ret_ask, char ret_text[TEXT_MAX])
 {
 	struct redis_conn *c;
 	int e = redis_acquire(r, deadline_us, &c);
 
 	*ret_by_script = *ret_asked = false;
+	ret_text[0] = 0;
 	if (e)
 		return e;
 	e = redis_conn_append_raw(c, cmd, len);
@@ -405,6 +433,8 @@ static int redis_try(struct redis *r, uint64_t deadline_us, const char *cmd, siz
 	*ret_by_script = c->by_script;
 	*ret_asked = c->asked;
 	*ret_ask = c->ask;
+	if (e && !c->broken && !c->by_script && e != -ENOEXEC)
+		snprintf(ret_text, TEXT_MAX, "%s", c->error);
 	redis_release(c);
 	return e;
 }
@@ -439,12 +469,16 @@ static int redis_insist(struct redis *r, uint64_t deadline_us, bool script, cons
 	for (unsigned attempt = 0;; attempt++) {
 		bool by_script, asked;
 		struct redis_addr to;
-		int e = redis_try(r, deadline_us, cmd, len, ret, &by_script, &asked, &to);
+		char text[TEXT_MAX];
+		int e = redis_try(r, deadline_us, cmd, len, ret, &by_script, &asked, &to, text);
 
 		if (asked && !script)
 			e = redis_ask(r, &to, e == -EAGAIN, deadline_us, cmd, len, ret);
-		if (e == 0 || !worth_retrying(e, by_script) || !clock_left(deadline_us))
+		if (e == 0 || !worth_retrying(e, by_script) || !clock_left(deadline_us)) {
+			if (e && *text)
+				refused(r, text);
 			return e;
+		}
 		redis_backoff(r, attempt, deadline_us);
 	}
 }

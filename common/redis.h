@@ -87,6 +87,11 @@ int redis_appendv(struct redis_conn *c, int argc, const char **argv, const size_
 int redis_next(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **ret);
 const char *redis_error(const struct redis_conn *c);
 
+/* What the server said when it last refused a command of redis_once or redis_eval for good, which
+ * is logged as well, each text once a minute at most: NOPERM, MISCONF, WRONGTYPE, OOM … "" if it
+ * never did. */
+void redis_refusal(struct redis *r, struct str *out);
+
 /* acquire, one command, release; retried over new connections until deadline_us while the network
  * fails or the server is -EAGAIN: for commands that may be done twice */
 int redis_once(struct redis *r, uint64_t deadline_us, struct redis_reply **ret, const char *fmt,

@@ -40,6 +40,9 @@ struct redis {
 	unsigned n_conns GUARDED_BY(lock);
 	uint64_t births GUARDED_BY(lock); /* connections that were ever opened */
 
+	char refusal[256] GUARDED_BY(lock);   /* what the server last refused with */
+	uint64_t refusal_us GUARDED_BY(lock); /* when that was logged */
+
 	/* which server is asked; see redis_route.c */
 	struct cond found;
 	struct redis_addr node GUARDED_BY(lock);

@@ -32,6 +32,27 @@ static const struct {
 
 static void redis_free_engine(struct meta *m);
 
+/* what the server has against it belongs to the line, too */
+static void add_refusal(struct meta_redis *mr, struct str *err)
+{
+	_cleanup_(str_fini) struct str why = STR_INIT;
+
+	redis_refusal(mr->own_redis, &why);
+	if (!why.len)
+		redis_refusal(mr->redis, &why);
+	if (why.len)
+		str_addf(err, " (%s)", str_c(&why));
+}
+
+static int start(struct meta *m, struct str *err)
+{
+	int r = redis_start(m, err);
+
+	if (r)
+		add_refusal(redis_engine(m), err);
+	return r;
+}
+
 static const struct meta_ops redis_ops = {
 	.name = "redis",
 	.lookup = redis_lookup,
@@ -73,7 +94,7 @@ static const struct meta_ops redis_ops = {
 	.quota_check = redis_quota_check,
 	.remove_tree = redis_remove_tree,
 	.clone = redis_clone,
-	.start = redis_start,
+	.start = start,
 	.stop = redis_stop,
 	.free = redis_free_engine,
 };
@@ -220,8 +241,11 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 		r = redis_new(url, &own, &mr->own_redis, err);
 	if (!r)
 		r = keys_init(mr);
-	if (!r)
+	if (!r) {
 		r = engine_open(mr, &c, err);
+		if (r)
+			add_refusal(mr, err);
+	}
 	if (r) {
 		redis_free_engine(&mr->base);
 		return r;
