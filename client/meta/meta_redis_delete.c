@@ -30,8 +30,9 @@ int slice_delete(struct meta_redis *mr, uint64_t id, uint32_t size)
 	return r ? r : slices_counted(mr, &v, 1);
 }
 
-/* *ret_cut becomes true when the list tells that the file was once longer */
-int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index, bool *ret_cut)
+/* the first records of a list, or all */
+static int chunk_step(struct meta_redis *mr, uint64_t inode, uint32_t index, bool *ret_cut,
+		      bool *ret_more)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
@@ -43,14 +44,23 @@ int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index, bool *re
 	args_u64(&args, index);
 	r = own_eval(mr, SC_DELCHUNK, &args, own_deadline(mr), &reply);
 	op_end(mr, &args);
-	if (!r && reply_int(reply_at(reply, 0)))
+	*ret_more = !r && reply_int(reply_at(reply, 1)) == 1;
+	if (r)
+		return r;
+	if (reply_int(reply_at(reply, 0)))
 		*ret_cut = true;
-	for (size_t i = 1; !r && i + 1 < reply_len(reply); i += 2) {
-		int64_t id = reply_int(reply_at(reply, i));
-		int64_t size = reply_int(reply_at(reply, i + 1));
+	return slices_gone(mr, reply, 2);
+}
 
-		if (id > 0 && size > 0)
-			r = slice_delete(mr, (uint64_t)id, (uint32_t)size);
+/* *ret_cut becomes true when the list tells that the file was once longer */
+int delete_chunk(struct meta_redis *mr, uint64_t inode, uint32_t index, bool *ret_cut)
+{
+	bool more = true;
+	int r = 0, one;
+
+	while (more) {
+		one = chunk_step(mr, inode, index, ret_cut, &more);
+		r = r ? r : one;
 	}
 	return r;
 }
@@ -93,7 +103,7 @@ struct deletion {
 static int delete_page(void *arg, const struct redis_reply *page)
 {
 	const struct deletion *d = arg;
-	bool cut;
+	bool cut = false;
 	int r = 0;
 
 	for (size_t i = 0; page && i < reply_len(page) && !r; i++) {

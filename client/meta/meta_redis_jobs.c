@@ -53,10 +53,11 @@ static bool deletes(const struct meta *m)
 
 /* --- deleted files --- */
 
-/* "{inode}:{length}" */
+/* "{inode}:{length}", exactly as it would be written: it is removed by its name */
 static bool member_parse(const char *p, size_t n, struct dead_file *ret)
 {
 	char text[44], *colon;
+	struct dead_file f;
 
 	if (!p || n >= sizeof(text))
 		return false;
@@ -65,8 +66,14 @@ static bool member_parse(const char *p, size_t n, struct dead_file *ret)
 	if (!colon)
 		return false;
 	*colon = '\0';
-	return parse_u64(text, UINT64_MAX, &ret->inode) == 0 &&
-	       parse_u64(colon + 1, FILE_LENGTH_MAX, &ret->length) == 0;
+	if (parse_u64(text, UINT64_MAX, &f.inode) ||
+	    parse_u64(colon + 1, FILE_LENGTH_MAX, &f.length))
+		return false;
+	snprintf(text, sizeof(text), "%" PRIu64 ":%" PRIu64, f.inode, f.length);
+	if (strlen(text) != n || memcmp(text, p, n) != 0)
+		return false;
+	*ret = f;
+	return true;
 }
 
 /* some of the members older than that, from the offset on; legacy: whatever is not parsed */

@@ -120,8 +120,8 @@ local function need_counters(...)
 end
 
 local function need_fields(k, ...)
-	for i, f in ipairs({ ... }) do
-		need_number(call('HGET', P .. k, f))
+	for i, v in ipairs(call('HMGET', P .. k, ...)) do
+		need_number(v)
 	end
 end
 
@@ -291,6 +291,15 @@ local function stale()
 	end
 end
 
+-- a session is not as it was seen (its expiry; '': nobody looks): it lives, or is gone
+local function moved(session, seen)
+	if seen == '' then
+		return false
+	end
+	local expiry = call('ZSCORE', P .. 'allSessions', session)
+	return not expiry or tonumber(expiry) ~= tonumber(seen)
+end
+
 -- slice numbers that were handed out are free again: the database went back
 local function went_back()
 	return less_text(call('GET', P .. 'nextchunk') or '0', HIGHEST)
@@ -298,17 +307,19 @@ end
 
 -- A changing script begins with ARGV[1] = {sid}_{slot}, ARGV[2] = its number (24 bytes), ARGV[3] =
 -- now (12 bytes). What it answered lies in _ops until the slot is used again, so that asking again,
--- because the answer was lost, does it once. done() is what is to be answered at once, if anything.
+-- because the answer was lost, does it once; when it was asked (seconds) lies behind it, for
+-- sweep.lua. done() is what is to be answered at once, if anything.
 local function done()
 	local r = call('HGET', P .. '_ops', ARGV[1])
 	if r and sub(r, 1, #ARGV[2]) == ARGV[2] then
-		return cmsgpack.unpack(sub(r, #ARGV[2] + 1))
+		return (cmsgpack.unpack(sub(r, #ARGV[2] + 1)))
 	end
 	return stale()
 end
 
 local function finish(result)
-	call('HSET', P .. '_ops', ARGV[1], ARGV[2] .. cmsgpack.pack(result))
+	call('HSET', P .. '_ops', ARGV[1], ARGV[2] ..
+		cmsgpack.pack(result, seconds(ARGV[3], 1)))
 	return result
 end
 
