@@ -13,7 +13,9 @@ end
 if kind(pa) ~= DIR then
 	return fail(ENOTDIR)
 end
-if trashed(pa) or is_trash(ARGV[5]) or not call('ZSCORE', P .. 'detachedNodes', ino) then
+-- 0: somebody is about to remove it (detached.lua)
+local since = call('ZSCORE', P .. 'detachedNodes', ino)
+if trashed(pa) or is_trash(ARGV[5]) or not since or tonumber(since) == 0 then
 	return fail(ENOENT)
 end
 if flag(pa, IMMUTABLE) then

@@ -1,13 +1,19 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A detached directory that is empty goes.
--- ARGV: token, number, now, inode (text) -> {its uid and gid (8 bytes); '' when it had no record}
+-- A detached directory goes: first it is made sure that it never becomes one of the tree, then, when
+-- it is empty, its record goes.
+-- ARGV: token, number, now, inode (text), 'begin' or 'end' -> {'', 'detached' or 'none'};
+--    {its uid and gid (8 bytes); '' when it had no record}
 local old = done()
 if old then
 	return old
 end
 local ino = ARGV[4]
 if not call('ZSCORE', P .. 'detachedNodes', ino) then
-	return { '' }
+	return { '', 'none' }
+end
+if ARGV[5] == 'begin' then
+	call('ZADD', P .. 'detachedNodes', 0, ino)	-- see attach.lua
+	return finish({ '', 'detached' })
 end
 if call('HLEN', P .. 'd' .. ino) > 0 then
 	return fail(ENOTEMPTY)

@@ -232,24 +232,37 @@ static int clone_enter(struct tree *t, const struct tree_dir *d, const struct tr
 
 static const struct tree_ops cloning = {clone_files, clone_enter, NULL};
 
-int detached_clean(struct meta_redis *mr, uint64_t inode, struct meta_progress *p)
+static int detached_eval(struct meta_redis *mr, uint64_t inode, const char *what,
+			 struct redis_reply **ret)
 {
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
-	uint64_t owner;
 	int r;
 
-	quota_detach(mr, inode);
-	r = remove_below(mr, inode, true, p);
-	quota_attach(mr, inode);
-	if (r)
-		return r;
 	args_init(&args, mr);
 	op_begin(mr, &args);
 	args_u64(&args, inode);
-	r = op_eval(mr, SC_DETACHED, &args, &reply);
+	args_text(&args, what);
+	r = op_eval(mr, SC_DETACHED, &args, ret);
 	op_end(mr, &args);
-	if (!r && !reply_be64(reply_at(reply, 0), &owner))
+	return r;
+}
+
+/* What became visible stays, even if nobody heard that it did: from the first script on it never
+ * becomes visible any more. */
+int detached_clean(struct meta_redis *mr, uint64_t inode, struct meta_progress *p)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *begin = NULL, *end = NULL;
+	uint64_t owner;
+	int r = detached_eval(mr, inode, "begin", &begin);
+
+	if (r || !reply_is(reply_at(begin, 1), "detached"))
+		return r;
+	quota_detach(mr, inode);
+	r = remove_below(mr, inode, true, p);
+	quota_attach(mr, inode);
+	if (!r)
+		r = detached_eval(mr, inode, "end", &end);
+	if (!r && !reply_be64(reply_at(end, 0), &owner))
 		quota_owner(mr, (uint32_t)(owner >> 32), (uint32_t)owner, -(int64_t)align4k(0), -1);
 	return r;
 }

@@ -356,6 +356,51 @@ static void a_file_of_many_lists_is_cloned_in_steps(void **state)
 	close_meta(m);
 }
 
+static int attach_to_root(struct meta *m, uint64_t dir, const char *name)
+{
+	struct meta_redis *mr = redis_engine(m);
+	struct redis_reply *r = NULL;
+	struct args args;
+	int e;
+
+	args_init(&args, mr);
+	op_begin(mr, &args);
+	args_be64(&args, dir);
+	args_be64(&args, INODE_ROOT);
+	args_text(&args, name);
+	e = op_eval(mr, SC_ATTACH, &args, &r);
+	op_end(mr, &args);
+	redis_reply_free(r);
+	return e;
+}
+
+/* a clone whose last answer was lost is removed again: there it may be the user's by now */
+static void what_became_visible_is_not_emptied(void **state)
+{
+	struct meta *m;
+	uint64_t dir;
+	struct attr a;
+	uint64_t f;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_redis(NULL);
+	dir = make_mode(m, &root_ctx, INODE_ROOT, "copy", INODE_DIR, 0755);
+	make_mode(m, &root_ctx, dir, "f", INODE_FILE, 0644);
+	assert_int_equal(detached_clean(redis_engine(m), dir, NULL), 0);
+	assert_int_equal(meta_lookup(m, &root_ctx, dir, "f", &f, &a), 0);
+	/* begun to be removed: it never becomes visible */
+	raw_run("HDEL d1 copy");
+	raw_of("ZADD detachedNodes 0 ", dir);
+	assert_int_equal(attach_to_root(m, dir, "copy"), -ENOENT);
+	raw_of("ZADD detachedNodes 5000 ", dir);
+	assert_int_equal(attach_to_root(m, dir, "copy"), 0);
+	assert_int_equal(detached_clean(redis_engine(m), dir, NULL), 0);
+	assert_int_equal(meta_lookup(m, &root_ctx, dir, "f", &f, &a), 0);
+	close_meta(m);
+}
+
 static void a_clone_that_is_given_up_leaves_nothing(void **state)
 {
 	struct meta_progress p = {.cancel = 1};
@@ -439,6 +484,7 @@ int main(void)
 		cmocka_unit_test(owner_mode_and_times_are_the_callers_unless_told),
 		cmocka_unit_test(a_file_of_many_lists_is_cloned_in_steps),
 		cmocka_unit_test(a_clone_that_is_given_up_leaves_nothing),
+		cmocka_unit_test(what_became_visible_is_not_emptied),
 		cmocka_unit_test(redis_never_stands_still_for_a_large_directory),
 	};
 
