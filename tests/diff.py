@@ -52,7 +52,8 @@ class Thinker:
             (4, None, self.chown), (3, None, self.utimens),
             (5, "open", self.create), (9, "open", self.open), (3, "open", self.close), (2, "open", self.fstat), (5, "open", self.write),
             (7, "open", self.pwrite), (1, "open", self.pwritev), (3, "open", self.read), (4, "open", self.pread), (2, "open", self.lseek),
-            (3, "open", self.ftruncate), (1, "open", self.fsync), (1, "open", self.mwrite), (1, "open", self.mread), (1, "open", self.fchmod),
+            (3, "open", self.ftruncate), (1, "open", self.fsync), (1, "open", self.mwrite), (1, "open", self.mread),
+            (1, "open", self.fchmod),
             (1, "open", self.fchown), (1, "open", self.futimens), (4, "open", self.fallocate), (2, "open", self.seek_hole),
             (3, "open", self.copy),
             (3, "xattr", self.setxattr), (1, "xattr", self.getxattr), (1, "xattr", self.listxattr), (1, "xattr", self.removexattr),
@@ -98,7 +99,8 @@ class Thinker:
     def length(self):
         r = self.rnd
         x = r.random()
-        return r.randrange(0, 200) if x < 0.4 else r.randrange(0, 10_000) if x < 0.8 else r.choice([4096, 65536, 70_000, r.randrange(200_000)])
+        return r.randrange(0, 200) if x < 0.4 else r.randrange(0, 10_000) if x < 0.8 else \
+            r.choice([4096, 65536, 70_000, r.randrange(200_000)])
 
     def data(self):
         self.seeds += 1
@@ -144,7 +146,8 @@ class Thinker:
 
     def mknod(self):
         p = self.a_new_path()
-        what, major, minor = self.rnd.choice([(stat.S_IFIFO, 0, 0), (stat.S_IFSOCK, 0, 0), (stat.S_IFREG, 0, 0), (stat.S_IFCHR, 200, 70_000),
+        what, major, minor = self.rnd.choice([(stat.S_IFIFO, 0, 0), (stat.S_IFSOCK, 0, 0), (stat.S_IFREG, 0, 0),
+                                              (stat.S_IFCHR, 200, 70_000),
                                               (stat.S_IFBLK, 259, 3)])
         self.paths.setdefault(p, "o")
         return self.op("mknod", p, what | self.mode() & 0o7777, major, minor, watch=[p], umask=self.rnd.choice([0o022, 0]))
@@ -236,7 +239,8 @@ class Thinker:
         return self.op("pread", self.slot(), self.offset(), self.length())
 
     def lseek(self):
-        return self.op("lseek", self.slot(), self.rnd.choice([0, self.offset(), -1]), self.rnd.choice([os.SEEK_SET, os.SEEK_CUR, os.SEEK_END]))
+        return self.op("lseek", self.slot(), self.rnd.choice([0, self.offset(), -1]),
+                       self.rnd.choice([os.SEEK_SET, os.SEEK_CUR, os.SEEK_END]))
 
     def seek_hole(self):
         return self.op("lseek", self.slot(), self.offset(), self.rnd.choice([os.SEEK_DATA, os.SEEK_HOLE]))
@@ -282,7 +286,8 @@ class Thinker:
     def chown(self):
         p = self.a_path()
         uid = self.someone()
-        return self.op("chown", p, uid, self.rnd.choice([0, 1001, 2002]) if uid == -1 else self.someone(), self.rnd.random() < 0.5, watch=[p])
+        return self.op("chown", p, uid, self.rnd.choice([0, 1001, 2002]) if uid == -1 else self.someone(),
+                       self.rnd.random() < 0.5, watch=[p])
 
     def fchown(self):
         return self.op("fchown", self.slot(), self.someone(), self.someone())
@@ -331,7 +336,8 @@ class Thinker:
         and by name: to others the kernel says EACCES where ext4 says EPERM, and descriptors that are open stay writable. Which
         error is told is not compared: the kernel, which does not know the flags of a FUSE file, tells ENOTDIR before EPERM."""
         p = self.a_path("f", "d")
-        some = [self.rnd.choice([self.create, self.mkdir, self.link, self.unlink, self.rmdir, self.rename, self.open, self.truncate, self.chmod,
+        some = [self.rnd.choice([self.create, self.mkdir, self.link, self.unlink, self.rmdir, self.rename, self.open, self.truncate,
+                                 self.chmod,
                                  self.chown, self.utimens, self.setxattr, self.removexattr]) for _ in range(3)]
         self.after = [self.op("freeze", p, self.rnd.choice([0x10, 0x20])), *(fn() for fn in some), self.op("thaw")]
         for op in self.after:
@@ -344,11 +350,13 @@ class Thinker:
 
     def lock_args(self):
         start = self.rnd.choice([0, 5, 10, 100, self.rnd.randrange(200)])
-        return self.rnd.choice([fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_WRLCK]), start, self.rnd.choice([0, 1, 5, 10, self.rnd.randrange(200)])
+        return self.rnd.choice([fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_WRLCK]), start, \
+            self.rnd.choice([0, 1, 5, 10, self.rnd.randrange(200)])
 
     def setlk(self):
         kind, start, n = self.lock_args()
-        return self.op("setlk", self.slot(), self.rnd.random() < 0.3 and "ofd" in self.features, self.rnd.choice([kind, kind, fcntl.F_UNLCK]), start, n)
+        return self.op("setlk", self.slot(), self.rnd.random() < 0.3 and "ofd" in self.features,
+                       self.rnd.choice([kind, kind, fcntl.F_UNLCK]), start, n)
 
     def getlk(self):
         return self.op("getlk", self.slot(), self.rnd.random() < 0.3, *self.lock_args())
@@ -539,7 +547,8 @@ def play(measure, others, thinker, total, each=250, trash=False):
     return kinds
 
 
-FD_OPS = {"open", "close", "write", "pwrite", "pwritev", "ftruncate", "fallocate", "copy", "fsync", "mwrite", "fchmod", "fchown", "futimens",
+FD_OPS = {"open", "close", "write", "pwrite", "pwritev", "ftruncate", "fallocate", "copy", "fsync", "mwrite", "fchmod", "fchown",
+          "futimens",
           "linkfd", "tmpfile", "lseek"}
 
 

@@ -26,7 +26,8 @@ def format_like_juicefs(lab, juicefs, meta, name, *flags):
     """both volumes are made by the same hand"""
     bucket = f"{lab.folder}/bucket-{name}"
     os.makedirs(bucket)
-    run([juicefs, "format", meta, name, "--storage", "file", "--bucket", bucket, "--block-size", "64K", "--enable-acl", *flags], env=lab.env)
+    run([juicefs, "format", meta, name, "--storage", "file", "--bucket", bucket, "--block-size", "64K", "--enable-acl", *flags],
+        env=lab.env)
     return meta
 
 

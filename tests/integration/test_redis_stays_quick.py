@@ -36,7 +36,8 @@ def quick(redis):
 def test_truncate_and_unlink_of_a_huge_sparse_file(lab, redis, quick):
     bucket = f"{lab.folder}/bucket/"
     os.makedirs(bucket)
-    subprocess.run([sys.executable, f"{GOLDEN}/load.py", "huge-sparse", redis.url(1), "--bucket", bucket], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, f"{GOLDEN}/load.py", "huge-sparse", redis.url(1), "--bucket", bucket], check=True,
+                   stdout=subprocess.DEVNULL)
     m = lab.mount(redis.url(1), "m1", flags=["--no-bgjob"])
     c = redis.client()
     c.slowlog_reset()

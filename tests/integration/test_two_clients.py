@@ -141,7 +141,8 @@ def test_two_stoke_mounts_on_the_same_names(lab, redis, juicefs, trash):
 @pytest.mark.parametrize("trash", ["0", "1"], ids=["no-trash", "trash"])
 def test_stoke_and_juicefs_on_the_same_names(lab, redis, juicefs, trash):
     """What JuiceFS 1.4.2 gets wrong by itself, with two JuiceFS mounts as well, is not asked of it: statistics of directories
-    whose files it removes while it writes to them, lists of empty files that it removes, hard-linked symbolic links, directories moved below each other
+    whose files it removes while it writes to them, lists of empty files that it removes, hard-linked symbolic links,
+    directories moved below each other
     by two clients at once."""
     all_checks(lab, redis, juicefs, churned(lab, redis, juicefs, trash, ["stoke", "juicefs"]))
 
