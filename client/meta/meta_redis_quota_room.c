@@ -245,6 +245,26 @@ static int weigh(struct meta_redis *mr, uint64_t dir, const char *name, struct a
 	return 0;
 }
 
+static bool has_quota(struct meta_redis *mr, uint64_t dir)
+{
+	bool has;
+
+	mtx_lock(&mr->quotas->lock);
+	has = quota_find_locked(mr->quotas, QUOTA_DIR, dir) != NULL;
+	mtx_unlock(&mr->quotas->lock);
+	return has;
+}
+
+/* a quota lies on the way a, but not on b */
+static bool only_on(struct meta_redis *mr, const struct climb *a, const struct climb *b)
+{
+	for (size_t i = 0; i < a->n; i++) {
+		if (!on_way(b, a->list[i]) && has_quota(mr, a->list[i]))
+			return true;
+	}
+	return false;
+}
+
 int quota_room_move(struct meta_redis *mr, uint64_t from, const char *name, uint64_t to,
 		    const char *other_name, struct quota_move *ret)
 {
@@ -260,8 +280,10 @@ int quota_room_move(struct meta_redis *mr, uint64_t from, const char *name, uint
 		r = quota_way_up(mr, to, collect_dir, &back);
 	if (!r)
 		r = up.error ? up.error : back.error;
-	if (!r)
-		r = weigh(mr, from, name, &there, &below);
+	/* the same quotas hold at both ends: nothing is carried from one to another */
+	if (r || (!only_on(mr, &up, &back) && !only_on(mr, &back, &up)))
+		goto out;
+	r = weigh(mr, from, name, &there, &below);
 	if (!r && other_name)
 		r = weigh(mr, to, other_name, &here, &other);
 	if (!r) {
@@ -284,6 +306,7 @@ int quota_room_move(struct meta_redis *mr, uint64_t from, const char *name, uint
 	}
 	if (!r)
 		*ret = (struct quota_move){below.space - other.space, below.inodes - other.inodes};
+out:
 	free(up.list);
 	free(back.list);
 	return r;

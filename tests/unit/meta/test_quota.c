@@ -427,6 +427,52 @@ static void a_wrong_usage_is_found_and_repaired(void **state)
 	close_meta(m);
 }
 
+static int64_t calls(const char *what)
+{
+	struct redis_reply *r = NULL;
+	const char *p;
+	int64_t v;
+	size_t n;
+
+	assert_int_equal(redis_once(raw, soon(), &r, "INFO commandstats"), 0);
+	p = strstr(redis_reply_str(r, &n), what);
+	v = p ? strtoll(p + strlen(what), NULL, 10) : 0;
+	redis_reply_free(r);
+	return v;
+}
+
+static void a_move_between_the_same_quotas_weighs_nothing(void **state)
+{
+	struct meta *m;
+	uint64_t q, a, b, d, x;
+	struct attr attr;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_redis(NULL);
+	q = made(m, 1, "q", INODE_DIR);
+	a = made(m, 1, "a", INODE_DIR);
+	b = made(m, q, "b", INODE_DIR);
+	x = made(m, q, "c", INODE_DIR);
+	assert_int_equal(limit(m, QUOTA_DIR, q, 1 << 30, 100), 0);
+	d = made(m, b, "d", INODE_DIR);
+	made(m, d, "f", INODE_FILE);
+	raw_run("CONFIG RESETSTAT");
+	/* within one quota, and outside of all */
+	assert_int_equal(meta_rename(m, &root_ctx, b, "d", x, "d", 0, &x, &attr), 0);
+	d = made(m, 1, "e", INODE_DIR);
+	made(m, d, "f", INODE_FILE);
+	assert_int_equal(meta_rename(m, &root_ctx, 1, "e", a, "e", 0, &x, &attr), 0);
+	assert_int_equal(calls("cmdstat_hscan:calls="), 0);
+	usage_is(m, QUOTA_DIR, q, 4 * 4096, 4);
+	/* into it */
+	assert_int_equal(meta_rename(m, &root_ctx, a, "e", q, "e", 0, &x, &attr), 0);
+	assert_true(calls("cmdstat_hscan:calls=") > 0);
+	usage_is(m, QUOTA_DIR, q, 6 * 4096, 6);
+	close_meta(m);
+}
+
 static void without_quotas_nothing_is_asked(void **state)
 {
 	struct meta *m;
@@ -476,6 +522,7 @@ int main(void)
 		cmocka_unit_test(statfs_shows_the_tightest_quota),
 		cmocka_unit_test(what_is_told_is_what_is_counted),
 		cmocka_unit_test(a_wrong_usage_is_found_and_repaired),
+		cmocka_unit_test(a_move_between_the_same_quotas_weighs_nothing),
 		cmocka_unit_test(without_quotas_nothing_is_asked),
 	};
 
