@@ -136,7 +136,8 @@ static bool is_numbered(const char *key, size_t n)
 					    "session", "locked", "lockf", "lockp"};
 	const char *low;
 
-	if (n > 2 && key[0] == 'c' && (low = memchr(key, '_', n)))
+	/* "k1_4096": a slice's references as they were before sliceRef */
+	if (n > 2 && (key[0] == 'c' || key[0] == 'k') && (low = memchr(key, '_', n)))
 		return is_number(key + 1, (size_t)(low - key) - 1) &&
 		       is_number(low + 1, n - (size_t)(low - key) - 1);
 	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {

@@ -82,6 +82,8 @@ static void summary(struct fsck *f)
 {
 	maint_say(f->m, "checked %" PRIu64 " entries, %" PRIu64 " objects (%" PRIu64 " bytes)",
 		  f->nodes, f->blocks, f->block_bytes);
+	if (f->unsure)
+		maint_say(f->m, "%s", f->unsure);
 	if (f->repaired)
 		maint_say(f->m, "repaired %" PRIu64 " times", f->repaired);
 	if (f->unknown)

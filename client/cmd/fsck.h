@@ -20,6 +20,7 @@ struct fsck {
 	uint16_t dir_mode;
 	uint64_t nodes, findings, repaired, blocks, block_bytes, lost, lost_bytes, broken_files,
 		unknown;
+	const char *unsure; /* what was not checked */
 	struct str err;
 };
 

@@ -258,6 +258,7 @@ int fsck_data(struct fsck *f, const struct numtable *files)
 
 	if (r)
 		return r;
+	f->unsure = objects_unsure(d.o);
 	r = files ? chosen(&d, files) : whole(&d);
 	if (r == 0 && d.n_bad) {
 		qsort(d.bad, d.n_bad, sizeof(*d.bad), by_slice);

@@ -7,6 +7,7 @@
 #include "client/delete.h"
 #include "common/block/key.h"
 #include "common/mtx.h"
+#include "common/object/crypt_block.h"
 
 struct objects {
 	const struct setting *set;
@@ -14,9 +15,28 @@ struct objects {
 	struct object_store *store;
 	struct client_delete del;
 	struct str where;
-	bool plain; /* objects are as long as their blocks */
+	bool codec;
+	size_t more_least, more_most; /* what encryption adds */
 	unsigned parallel;
 };
+
+/* by how much an object is longer than what it holds; without the key, what all keys have */
+static void added_bytes(struct objects *o)
+{
+	enum { FRAME = 2 + 1 + 12 + 16, KEY_LEAST = 16, KEY_MOST = 2048 };
+	_cleanup_(str_fini) struct str why = STR_INIT;
+	struct crypt_block *crypt = NULL;
+
+	if (!o->set->encrypted)
+		return;
+	o->more_least = FRAME + KEY_LEAST;
+	o->more_most = FRAME + KEY_MOST;
+	if (volume_open_crypt(o->set, &crypt, &why) == 0) {
+		o->more_least = crypt_block_overhead_least(crypt);
+		o->more_most = crypt_block_overhead(crypt);
+		crypt_block_free(crypt);
+	}
+}
 
 int objects_open(const struct setting *set, unsigned parallel, struct objects **ret,
 		 struct str *err)
@@ -29,7 +49,8 @@ int objects_open(const struct setting *set, unsigned parallel, struct objects **
 		return -ENOMEM;
 	o->set = set;
 	o->parallel = parallel ? parallel : 1;
-	o->plain = set->codec == CODEC_NONE && !set->encrypted;
+	o->codec = set->codec != CODEC_NONE;
+	added_bytes(o);
 	r = loop_new("objects", &o->loop);
 	if (r == 0)
 		r = volume_open_store(set, o->loop, o->parallel, NULL, &o->store, err);
@@ -75,7 +96,21 @@ struct object_store *objects_store(struct objects *o)
 
 bool objects_size_fits(const struct objects *o, uint32_t plain, uint64_t stored)
 {
-	return o->plain ? stored == plain : stored > 0;
+	if (o->codec)
+		return stored > o->more_least;
+	return stored >= plain + o->more_least && stored <= plain + o->more_most;
+}
+
+const char *objects_unsure(const struct objects *o)
+{
+	if (o->codec)
+		return "objects are compressed: whether one was cut short shows only when it is "
+		       "read";
+	if (o->more_least < o->more_most)
+		return "objects are encrypted, and their exact lengths not known without the "
+		       "passphrase (JFS_RSA_PASSPHRASE): one that was cut by a little shows only "
+		       "when it is read";
+	return NULL;
 }
 
 uint32_t objects_count(const struct objects *o, uint32_t size)

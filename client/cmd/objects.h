@@ -37,8 +37,12 @@ struct object_check {
 	void *arg;
 };
 int objects_check(struct objects *o, uint64_t slice, uint32_t size, const struct object_check *c);
-/* a stored size that a block of plain bytes can have */
+/* A stored size that a block of plain bytes can have. Of a block that is encrypted alone the size
+ * is known when the passphrase is; of one that is compressed only that it holds something. */
 bool objects_size_fits(const struct objects *o, uint32_t plain, uint64_t stored);
+
+/* what that leaves open, for people; NULL: nothing */
+const char *objects_unsure(const struct objects *o);
 
 /* at most 1 000 full keys; missing ones are fine */
 int objects_delete(struct objects *o, const char *const *keys, size_t n, struct str *err);

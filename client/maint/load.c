@@ -294,7 +294,15 @@ static void tell(struct load *l, int r, struct str *err)
 		str_addf(err, "%s: %s", redis_name(l->scan->redis), l->out.text);
 	else
 		str_addf(err, "%s", r == -EINTR ? "interrupted" : strerror(-r));
-	if (l->out.wrote)
+	if (!l->out.wrote)
+		return;
+	/* in a cluster other volumes lie beside it */
+	if (*l->scan->prefix)
+		str_addf(err,
+			 "; the cluster holds a part of it now: remove the keys %s* before you "
+			 "try again (and no others: never FLUSHDB)",
+			 l->scan->prefix);
+	else
 		str_add(err, "; the database holds a part of it now: empty it (FLUSHDB) before you "
 			     "try again");
 }

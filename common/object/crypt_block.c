@@ -170,6 +170,11 @@ size_t crypt_block_overhead(const struct crypt_block *c)
 	return FIXED + c->wrapped_max + NONCE + TAG;
 }
 
+size_t crypt_block_overhead_least(const struct crypt_block *c)
+{
+	return FIXED + (c->rsa ? c->wrapped_max : c->algo->key_len) + NONCE + TAG;
+}
+
 /* --- wrapping --- */
 
 static bool set_oaep(EVP_PKEY_CTX *ctx)

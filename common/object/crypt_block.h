@@ -28,6 +28,9 @@ const char *crypt_block_algo(const struct crypt_block *c); /* "aes256gcm-rsa" */
 /* by how many bytes an object is longer than what it holds, at most */
 size_t crypt_block_overhead(const struct crypt_block *c);
 
+/* at least; the same with RSA */
+size_t crypt_block_overhead_least(const struct crypt_block *c);
+
 /* what one object is sealed with */
 struct crypt_head {
 	unsigned char key[32], nonce[12];

@@ -164,3 +164,33 @@ def test_a_damaged_object_is_an_error_and_never_other_bytes(lab, redis, key):
         if not name.endswith("-0"):
             with pytest.raises(OSError), open(m.path("d", name), "rb") as f:
                 f.read()
+
+
+def objects_of(lab, variant):
+    found = [os.path.join(p, f) for p, _, files in os.walk(f"{lab.folder}/bucket-{variant}") for f in files]
+    return sorted(f for f in found if "/chunks/" in f)
+
+
+def test_fsck_knows_how_long_an_encrypted_object_is(lab, redis):
+    meta, env = load(lab, redis, "encrypted-aes"), passphrase("encrypted-aes")
+    whole = lab.stoke("fsck", meta, env=env)
+    assert "passphrase" not in whole.stdout and "wrong" not in whole.stdout
+    assert "passphrase" in lab.stoke("fsck", meta).stdout
+    short = objects_of(lab, "encrypted-aes")[0]
+    os.truncate(short, os.path.getsize(short) - 1)
+    r = lab.stoke("fsck", meta, env=env, check=False)
+    assert r.returncode == 1 and os.path.basename(short) in r.stdout
+    # so short it cannot be with any key
+    os.truncate(short, 20)
+    r = lab.stoke("fsck", meta, check=False)
+    assert r.returncode == 1 and os.path.basename(short) in r.stdout
+
+
+def test_fsck_says_what_it_cannot_know_of_compressed_objects(lab, redis):
+    meta, env = load(lab, redis, "encrypted-aes-lz4"), passphrase("encrypted-aes-lz4")
+    r = lab.stoke("fsck", meta, env=env)
+    assert "compressed" in r.stdout and "wrong" not in r.stdout
+    short = objects_of(lab, "encrypted-aes-lz4")[0]
+    os.truncate(short, 100)  # less than the wrapped key
+    r = lab.stoke("fsck", meta, env=env, check=False)
+    assert r.returncode == 1 and os.path.basename(short) in r.stdout

@@ -137,6 +137,15 @@ def test_a_volume_in_a_cluster_is_juicefs_own(lab, cluster, juicefs):
     assert not keys_outside(cluster)
 
 
+def test_a_load_that_breaks_off_in_a_cluster_names_the_keys(lab, cluster, file_volume):
+    """other volumes lie beside it"""
+    whole = lab.stoke("dump", file_volume).stdout.replace('"FSTree"', '"FSTree" ')
+    cut = whole[:whole.rindex("}") - 2]
+    r = lab.stoke("load", cluster.url(2), input=cut, check=False)
+    assert r.returncode == 1 and len(r.stderr.strip().splitlines()) == 1, r.stderr
+    assert "remove the keys {2}*" in r.stderr and "empty it (FLUSHDB)" not in r.stderr
+
+
 def test_a_volume_that_juicefs_made_in_a_cluster(lab, cluster, juicefs):
     os.makedirs(f"{lab.folder}/store")
     run([juicefs, "format", cluster.url(3), "vol", "--storage", "file", "--bucket", f"{lab.folder}/store"], env=lab.env)
