@@ -34,8 +34,9 @@ struct meta {
 	bool refuse_writes; /* the volume got something that we do not handle */
 	bool gone;	    /* no volume there any more, or another one */
 
+	uint64_t
+		session; /* relaxed atomic; 0: none. Another one when it turns out not to be ours */
 	/* set before start, read only afterwards */
-	uint64_t session;
 	uint64_t root; /* what inode 1 of the caller is: with --subdir another one */
 	meta_delete_fn *delete_fn;
 	void *delete_arg;
@@ -46,6 +47,11 @@ struct meta {
 	void (*configured)(void *arg, const struct setting *old, const struct setting *s);
 	void *configured_arg;
 };
+
+static inline uint64_t session_now(const struct meta *m)
+{
+	return __atomic_load_n(&m->session, __ATOMIC_RELAXED);
+}
 
 /* base: conf's texts are copied; s is taken over, also on failure. 0 or -ENOMEM */
 int meta_init(struct meta *m, const struct meta_ops *ops, const struct meta_conf *conf,

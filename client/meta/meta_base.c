@@ -112,7 +112,7 @@ bool meta_has_generation(const struct meta *m)
 
 uint64_t meta_session_id(const struct meta *m)
 {
-	return m->session;
+	return session_now(m);
 }
 
 void meta_set_delete(struct meta *m, meta_delete_fn *fn, void *arg)

@@ -42,10 +42,11 @@ struct id_pool {
 
 struct meta_redis {
 	struct meta base;
-	struct redis *redis;	 /* operations */
-	struct redis *own_redis; /* heartbeat, statistics, deletes: never behind the operations */
-	char *prefix;		 /* of every key: "", or "{N}" in a cluster */
-	char *setting_key;	 /* KEYS[1] of every script */
+	struct redis *redis;	  /* operations */
+	struct redis *scan_redis; /* walks of trees: the heartbeat never waits for them */
+	struct redis *own_redis;  /* heartbeat, statistics, deletes: never behind the operations */
+	char *prefix;		  /* of every key: "", or "{N}" in a cluster */
+	char *setting_key;	  /* KEYS[1] of every script */
 	struct redis_script scripts[SC_COUNT];
 	struct metric *seconds[OP_COUNT]; /* NULL without a registry */
 	uint32_t nonce;			  /* of this process, in every operation's number */
@@ -74,6 +75,9 @@ struct meta_redis {
 	bool beat_running, stat_running, job_running;
 	struct meta_progress jobs; /* of the background jobs: how they are stopped */
 	struct workq *deletes;
+	struct lapsed *lapsed; /* of the heartbeat's thread: sessions that look dead */
+	size_t n_lapsed;
+	uint64_t looked_us;	     /* when that was seen */
 	struct compactor *compactor; /* NULL: nothing is compacted */
 	uint64_t delete_until_us;    /* stopping: deletes give up then; relaxed atomic, 0: none */
 };
@@ -181,13 +185,16 @@ void *stat_main(void *arg);
 
 /* sessions of dead clients */
 void stale_clean(struct meta_redis *mr, uint64_t deadline_us);
+/* stored results of sessions that are no more; maybe: only when there are surely some */
+void stale_sweep(struct meta_redis *mr, bool maybe, uint64_t deadline_us);
+/* seen: "", or the session's expiry: nothing is done, and -EAGAIN, when it is another by now (or
+ * the session is gone) */
 /* gives up all locks of session sid */
-int session_unlock(struct meta_redis *mr, uint64_t sid, uint64_t deadline_us);
+int session_unlock(struct meta_redis *mr, uint64_t sid, const char *seen, uint64_t deadline_us);
 /* deletes the files without a name that session sid has open; the last close of one */
-int sustained_end(struct meta_redis *mr, uint64_t sid);
-int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode);
-/* now_sec: only if it lapsed before; 0: anyway */
-int session_leave(struct meta_redis *mr, uint64_t sid, int64_t now_sec, uint64_t deadline_us);
+int sustained_end(struct meta_redis *mr, uint64_t sid, const char *seen);
+int sustained_delete(struct meta_redis *mr, uint64_t sid, const char *seen, uint64_t inode);
+int session_leave(struct meta_redis *mr, uint64_t sid, const char *seen, uint64_t deadline_us);
 
 /* deletes the data of a file whose record is gone, later */
 void delete_later(struct meta_redis *mr, uint64_t inode, uint64_t length);
@@ -263,7 +270,7 @@ int remove_dir(struct meta_redis *mr, const struct meta_ctx *c, uint64_t parent,
 /* meta_redis_clone.c */
 int redis_clone(struct meta *m, const struct meta_ctx *c, uint64_t src, uint64_t parent,
 		const char *name, bool preserve, uint32_t umask, struct meta_progress *p);
-/* a detached directory and all below it */
+/* a detached directory and all below it; one that is no longer detached stays */
 int detached_clean(struct meta_redis *mr, uint64_t inode, struct meta_progress *p);
 
 /* meta_redis_range.c */

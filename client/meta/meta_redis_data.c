@@ -86,7 +86,7 @@ int redis_read(struct meta *m, uint64_t inode, uint32_t index, uint32_t n, struc
 	return r;
 }
 
-int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode)
+int sustained_delete(struct meta_redis *mr, uint64_t sid, const char *seen, uint64_t inode)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
@@ -97,10 +97,13 @@ int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode)
 	op_begin(mr, &args);
 	args_u64(&args, inode);
 	args_u64(&args, sid);
+	args_text(&args, seen);
 	r = op_eval(mr, SC_SUSTAINED, &args, &reply);
 	op_end(mr, &args);
 	if (r || reply_is(reply_at(reply, 0), "kept"))
 		return r;
+	if (reply_is(reply_at(reply, 0), "lives"))
+		return -EAGAIN;
 	r = reply_be64(reply_at(reply, 1), &length);
 	if (!r)
 		r = reply_be64(reply_at(reply, 2), &owner);
@@ -114,7 +117,7 @@ int sustained_delete(struct meta_redis *mr, uint64_t sid, uint64_t inode)
 
 int redis_close(struct meta *m, uint64_t inode)
 {
-	return sustained_delete(redis_engine(m), m->session, inode);
+	return sustained_delete(redis_engine(m), session_now(m), "", inode);
 }
 
 int redis_new_slice(struct meta *m, uint64_t *ret, struct hash128 *ret_volume)

@@ -19,7 +19,7 @@ static void args_owner(struct meta_redis *mr, struct args *a, uint64_t inode, ui
 		       char *hex)
 {
 	args_u64(a, inode);
-	args_u64(a, mr->base.session);
+	args_u64(a, session_now(&mr->base));
 	snprintf(hex, 17, "%016" PRIX64, owner);
 	args_text(a, hex);
 	args_u64(a, owner);
@@ -84,7 +84,7 @@ static int look(const struct meta_redis *mr, const char *field, const char *valu
 	if (found && (!*ret_any || found->start < ret->start)) {
 		*ret = *found;
 		*ret_any = true;
-		snprintf(own, sizeof(own), "%" PRIu64 "_", mr->base.session);
+		snprintf(own, sizeof(own), "%" PRIu64 "_", session_now(&mr->base));
 		if (strncmp(field, own, strlen(own)) != 0)
 			ret->pid = 0; /* another mount's: it may be another machine's */
 	}
@@ -104,7 +104,7 @@ int redis_getlk(struct meta *m, uint64_t inode, uint64_t owner, struct meta_lock
 
 	if (r)
 		return op_error(r);
-	snprintf(own, sizeof(own), "%" PRIu64 "_%016" PRIX64, m->session, owner);
+	snprintf(own, sizeof(own), "%" PRIu64 "_%016" PRIX64, session_now(m), owner);
 	for (size_t i = 0; !r && i + 1 < reply_len(reply); i += 2) {
 		size_t fn, vn;
 		const char *field = reply_text(reply_at(reply, i), &fn);

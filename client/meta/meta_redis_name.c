@@ -171,7 +171,7 @@ static int tmpfile_once(struct meta *m, const struct meta_ctx *c, uint64_t paren
 	args_u64(&args, c->uid);
 	args_u64(&args, c->gid);
 	args_checked(&args, c, &gids);
-	args_u64(&args, m->session);
+	args_u64(&args, session_now(m));
 	args_u64(&args, capacity);
 	args_u64(&args, inodes);
 	r = str_error(&gids);
@@ -220,7 +220,7 @@ int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_
 	args_be64(&args, parent);
 	args_text(&args, name);
 	args_u64(&args, m->conf.skip_dir_mtime_us * 1000);
-	args_u64(&args, m->session);
+	args_u64(&args, session_now(m));
 	r = op_eval(mr, SC_LINK, &args, &reply);
 	op_end(mr, &args);
 	if (!r)
@@ -312,7 +312,7 @@ int redis_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 	args_u64(&args, c->uid);
 	args_u64(&args, m->conf.skip_dir_mtime_us * 1000);
 	args_text(&args, hour);
-	args_u64(&args, m->session);
+	args_u64(&args, session_now(m));
 	r = args_open(mr, &args, parent, name, open);
 	if (!r)
 		r = op_eval(mr, SC_UNLINK, &args, &reply);
@@ -432,7 +432,7 @@ static int rename_args(struct meta *m, struct args *args, struct renaming *n)
 	args_u64(args, n->c->uid);
 	args_u64(args, m->conf.skip_dir_mtime_us * 1000);
 	args_text(args, n->hour);
-	args_u64(args, m->session);
+	args_u64(args, session_now(m));
 	r = args_open(mr, args, n->new_parent, n->new_name, n->open);
 	if (r)
 		return r;

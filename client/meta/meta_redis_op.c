@@ -108,7 +108,8 @@ void op_begin(struct meta_redis *mr, struct args *a)
 	mtx_unlock(&mr->base.lock);
 
 	a->slot = slot;
-	args_bytes(a, token, (size_t)snprintf(token, 28, "%" PRIu64 "_%d", mr->base.session, slot));
+	args_bytes(a, token,
+		   (size_t)snprintf(token, 28, "%" PRIu64 "_%d", session_now(&mr->base), slot));
 	snprintf(number, SEQ_LEN + 1, "%08" PRIx32 "%016" PRIx64, mr->nonce, seq);
 	args_bytes(a, number, SEQ_LEN);
 	args_now(a);
@@ -201,7 +202,7 @@ static int eval(struct meta_redis *mr, struct redis *redis, enum script s, struc
 	int n = a->n, r;
 
 	if (meta_setting(&mr->base)->change_log)
-		snprintf(log, sizeof(log), "%" PRIu64 ",%" PRIu64, mr->base.session,
+		snprintf(log, sizeof(log), "%" PRIu64 ",%" PRIu64, session_now(&mr->base),
 			 __atomic_add_fetch(&mr->logged, 1, __ATOMIC_RELAXED));
 	a->v[n] = log;
 	a->len[n++] = strlen(log);

@@ -55,7 +55,7 @@ static int batch_eval(struct removal *rm, uint64_t dir, const struct tree_entry 
 	args_u64(&args, rm->c->uid);
 	args_u64(&args, mr->base.conf.skip_dir_mtime_us * 1000);
 	args_text(&args, hour);
-	args_u64(&args, mr->base.session);
+	args_u64(&args, session_now(&mr->base));
 	args_bytes(&args, b->open, batch_open(mr, e, n, b->open));
 	args_text(&args, rm->force ? "1" : "0");
 	for (size_t i = 0; i < n; i++) {

@@ -271,15 +271,6 @@ int generation_check(struct meta_redis *mr, const struct mark *k, uint64_t deadl
 	return mr->session_json ? beat(mr, deadline_us, &unknown) : look(mr, deadline_us);
 }
 
-static void sweep(struct meta_redis *mr, uint64_t deadline_us)
-{
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	struct args args;
-
-	args_init(&args, mr);
-	(void)own_eval(mr, SC_SWEEP, &args, deadline_us, &reply);
-}
-
 /* false: the end */
 static bool beat_wait(struct meta_redis *mr)
 {
@@ -324,7 +315,7 @@ static void *beat_main(void *arg)
 			continue;
 		stale_clean(mr, deadline);
 		if (++beats % SWEEP_BEATS == 0)
-			sweep(mr, deadline);
+			stale_sweep(mr, false, deadline);
 	}
 	return NULL;
 }
@@ -354,7 +345,7 @@ static int session_new(struct meta_redis *mr, struct str *err)
 	if (r)
 		str_addf(err, "%s: no session: %s", redis_name(mr->own_redis), strerror(-r));
 	else
-		sweep(mr, deadline);
+		stale_sweep(mr, true, deadline);
 	return r;
 }
 
@@ -410,21 +401,21 @@ int redis_start(struct meta *m, struct str *err)
 
 static void session_end(struct meta_redis *mr)
 {
-	int unclean = sustained_end(mr, mr->base.session), r;
+	uint64_t sid = session_now(&mr->base);
+	int unclean = sustained_end(mr, sid, ""), r;
 
 	/* what was begun is ended, for as long as an operation may take */
 	__atomic_store_n(&mr->delete_until_us, op_deadline(mr), __ATOMIC_RELAXED);
 	workq_free(mr->deletes);
 	mr->deletes = NULL;
-	if (session_unlock(mr, mr->base.session, op_deadline(mr)))
+	if (session_unlock(mr, sid, "", op_deadline(mr)))
 		unclean = 1;
 	if (unclean)
 		return; /* whoever finds the lapsed session does the rest */
-	r = session_leave(mr, mr->base.session, 0, op_deadline(mr));
+	r = session_leave(mr, sid, "", op_deadline(mr));
 	if (r)
-		log_warn("session %" PRIu64 " stays until it lapses: %s", mr->base.session,
-			 strerror(-r));
-	mr->base.session = 0;
+		log_warn("session %" PRIu64 " stays until it lapses: %s", sid, strerror(-r));
+	__atomic_store_n(&mr->base.session, 0, __ATOMIC_RELAXED);
 }
 
 void redis_stop(struct meta *m)
@@ -445,6 +436,8 @@ void redis_stop(struct meta *m)
 	if (mr->stat_running)
 		pthread_join(mr->stat_thread, NULL); /* flushes before it ends */
 	mr->beat_running = mr->stat_running = false;
+	free(TAKE_PTR(mr->lapsed));
+	mr->n_lapsed = 0;
 	if (m->session && !m->gone)
 		session_end(mr);
 	__atomic_store_n(&mr->delete_until_us, 1, __ATOMIC_RELAXED);

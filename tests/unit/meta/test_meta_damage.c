@@ -349,7 +349,7 @@ static int do_removexattr(struct world *w)
 
 static int do_last_close(struct world *w)
 {
-	return sustained_delete(w->mr, 77, w->gone);
+	return sustained_delete(w->mr, 77, "", w->gone);
 }
 
 static int run_args(struct world *w, enum script s, struct args *args)
@@ -415,12 +415,12 @@ static int do_heartbeat(struct world *w)
 
 static int do_leave(struct world *w)
 {
-	return session_leave(w->mr, 77, 0, soon());
+	return session_leave(w->mr, 77, "", soon());
 }
 
 static int do_leave_if_lapsed(struct world *w)
 {
-	return session_leave(w->mr, 77, 2000, soon());
+	return session_leave(w->mr, 77, "1000", soon());
 }
 
 static int do_sweep(struct world *w)
@@ -428,6 +428,10 @@ static int do_sweep(struct world *w)
 	struct args args;
 
 	args_init(&args, w->mr);
+	args_now(&args);
+	args_u64(&args, 3600);
+	args_text(&args, "77_0");
+	args_text(&args, "78_1");
 	return run_args(w, SC_SWEEP, &args);
 }
 
@@ -449,6 +453,7 @@ static int do_unlock(struct world *w)
 	args_init(&args, w->mr);
 	args_u64(&args, 77);
 	args_text(&args, "lockf5");
+	args_text(&args, "1000");
 	return run_args(w, SC_UNLOCK, &args);
 }
 

@@ -504,21 +504,6 @@ static void a_file_open_here_lives_until_its_last_close(void **state)
 	meta_free(m);
 }
 
-static void entries_of_dead_sessions_leave_ops(void **state)
-{
-	struct meta *m;
-
-	(void)state;
-	NEED_SERVER();
-	fresh_volume(0);
-	raw_run("HSET _ops 77_0 x 77_1 y junk z");
-	m = open_redis(NULL);
-	make(m, "a", INODE_FILE);
-	assert_int_equal(raw_int("HLEN _ops"), 1);
-	close_meta(m);
-	assert_int_equal(raw_int("HLEN _ops"), 0);
-}
-
 static void a_lapsed_sessions_locks_and_unlinked_files_are_given_up(void **state)
 {
 	struct meta_conf conf = test_conf();
@@ -788,7 +773,6 @@ int main(void)
 		cmocka_unit_test(a_read_only_engine_has_no_session),
 		cmocka_unit_test(a_reader_of_a_volume_without_generation_uses_no_group),
 		cmocka_unit_test(a_file_open_here_lives_until_its_last_close),
-		cmocka_unit_test(entries_of_dead_sessions_leave_ops),
 		cmocka_unit_test(a_lapsed_sessions_locks_and_unlinked_files_are_given_up),
 		cmocka_unit_test(data_of_files_deleted_long_ago_is_deleted),
 		cmocka_unit_test(operations_whose_answers_are_lost_are_done_once),
