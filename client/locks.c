@@ -332,7 +332,7 @@ bool locks_wait(struct locks *l, struct lock_req *q)
 	}
 	mtx_unlock(&l->lock);
 	if (waits && stop)
-		q->done(q, -EINTR);
+		q->done(q, -ENOTCONN);
 	return waits;
 }
 
@@ -435,7 +435,7 @@ static void ask_for(struct locks *l, struct lock_req *q)
 	holder_put_locked(l, h);
 	mtx_unlock(&l->lock);
 	if (q)
-		q->done(q, gone ? LOCK_GONE : r == -EAGAIN ? -EINTR : r ? r : noted);
+		q->done(q, gone ? LOCK_GONE : r == -EAGAIN ? -ENOTCONN : r ? r : noted);
 }
 
 struct due {
@@ -518,7 +518,7 @@ static void end_waiting(struct locks *l)
 		mtx_unlock(&l->lock);
 		if (!q)
 			return;
-		q->done(q, -EINTR);
+		q->done(q, -ENOTCONN);
 	}
 }
 

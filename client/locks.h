@@ -33,7 +33,8 @@ struct lock_req {
 enum { LOCK_GONE = 1 };
 
 int locks_new(struct meta *m, struct locks **ret);
-/* every waiter ends with -EINTR; none can begin afterwards */
+/* every waiter ends with -ENOTCONN (the kernel takes -EINTR for "ask again" and nobody does); none
+ * can begin afterwards */
 void locks_stop(struct locks *l);
 /* stopped, and no call under way; NULL is fine. What is still held ends with the session. */
 void locks_free(struct locks *l);

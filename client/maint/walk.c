@@ -79,6 +79,16 @@ static int push(struct walk *w, uint64_t inode, uint64_t parent, const char *pat
 	return r;
 }
 
+/* whether an entry leads back to a directory that the walk is in: nothing else makes a ring */
+static bool is_above(const struct walk *w, uint64_t inode)
+{
+	for (const struct level *l = w->top; l; l = l->up) {
+		if (l->dir.inode == inode)
+			return true;
+	}
+	return false;
+}
+
 static int read_records(struct level *l)
 {
 	pipe_reset(&l->records);
@@ -138,8 +148,13 @@ static int step(struct walk *w)
 	l->dir.all_inodes++;
 	if (w->ops->entry)
 		r = w->ops->entry(w->arg, &l->dir, name, e->inode, e->type, has ? &attr : NULL);
-	if (r == 0 && e->type == INODE_DIR && w->recursive)
-		r = push(w, e->inode, l->dir.inode, l->dir.path, name, record);
+	if (r || e->type != INODE_DIR || !w->recursive)
+		return r;
+	if (is_above(w, e->inode)) {
+		l->dir.damaged++;
+		return 0;
+	}
+	return push(w, e->inode, l->dir.inode, l->dir.path, name, record);
 	return r;
 }
 

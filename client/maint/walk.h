@@ -21,7 +21,7 @@ struct walk_dir {
 	int64_t length, space, inodes;
 	/* and of everything below: files are all that is no directory */
 	int64_t all_length, all_space, all_inodes, all_dirs;
-	size_t damaged; /* fields that are no entries */
+	size_t damaged; /* fields that are no entries, or lead back to a directory above */
 };
 struct walk_ops {
 	/* each entry; attr NULL: it has no record, or not one. Not 0 ends the walk. */

@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from lab import wait_for
+from lab import wait_for, write_file
 
 OFD_GETLK, OFD_SETLK, OFD_SETLKW = 36, 37, 38
 ROUNDS, PROCESSES = 20, 8
@@ -336,3 +336,18 @@ def test_a_read_only_mount_locks_in_the_kernel(lab, file_volume):
     os.close(a)
     fcntl.flock(b, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(b)
+
+
+@pytest.mark.parametrize("kind", ["flock", "fcntl"])
+def test_a_mount_that_ends_tells_its_waiters_so(lab, file_volume, kind):
+    m1, m2 = (lab.mount(file_volume, n) for n in ("m1", "m2"))
+    write_file(m1.path("f"), b"x")
+    holder = Process(kind, m1.path("f"))
+    assert holder.word() == "has it"
+    waiter = subprocess.Popen([sys.executable, "-c", HOLDER, kind, m2.path("f"), "W"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert waiter.stdout.readline().strip() == "asks"
+    time.sleep(0.3)
+    assert m2.stop() == 0
+    # 512 is the kernel's own ERESTARTSYS, which no program knows
+    assert "not connected" in waiter.communicate(timeout=20)[1]
+    holder.end()

@@ -169,6 +169,18 @@ def test_damage_is_found_also_what_is_too_short(lab, redis):
     assert lab.stoke("fsck", meta, "--path", "/sound", check=False).returncode in (0, 1)
 
 
+def test_a_tree_that_leads_back_to_itself_ends(lab, redis):
+    meta = load(lab, redis, "plain")
+    c = redis.client()
+    files = int.from_bytes(c.hget("d1", "files")[1:], "big")
+    c.hset(f"d{files}", "..", b"\2" + (1).to_bytes(8, "big"))
+    c.hset(f"d{files}", "itself", b"\2" + files.to_bytes(8, "big"))
+    r = lab.stoke("fsck", meta, "--path", "/", "-r", check=False, timeout=20)
+    assert r.returncode == 1 and f"inode {files} /files: 2 of its entries are damaged" in r.stdout, r.stdout
+    for command in (["fsck", meta], ["gc", meta], ["dump", meta, f"{lab.folder}/ring.json"]):
+        lab.stoke(*command, check=False, timeout=20)
+
+
 def test_directories_are_repaired_so_that_juicefs_agrees(lab, redis, juicefs):
     meta = load(lab, redis, "plain")
     c = redis.client()
