@@ -171,8 +171,9 @@ void attrcache_names_end(struct attrcache *c, uint64_t inode, uint64_t token, co
 	k = get_locked(c, inode);
 	if (k) {
 		k->changed_us = MAX(k->changed_us, now_us);
-		k->has_dir = a && k->turn == token && asked_us > c->moved_us;
-		if (k->has_dir) {
+		k->has_dir = false;
+		if (a && k->turn == token && asked_us > c->moved_us) {
+			k->has_dir = true;
 			k->answered = false;
 			k->dir = *a;
 			k->dir_us = asked_us;

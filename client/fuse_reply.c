@@ -362,12 +362,12 @@ void job_reply_xattr(struct job *j, const char *value, size_t len)
 		job_reply_err(j, -ERANGE);
 		return;
 	}
-	if (!job_claim(j))
-		len = 0;
-	else if (j->size == 0)
-		fuse_reply_xattr(j->req, len);
-	else
-		fuse_reply_buf(j->req, value, len);
+	if (job_claim(j)) {
+		if (j->size == 0)
+			fuse_reply_xattr(j->req, len);
+		else
+			fuse_reply_buf(j->req, value, len);
+	}
 	end_plain(j, 0);
 }
 

@@ -398,7 +398,6 @@ static int make_vfs(struct mount *m)
 		.readdir_cache = m->conf.readdir_cache,
 		.open_us = m->conf.open_cache,
 		.open_max = open_max(&m->conf),
-		.listed_us = MAX(m->conf.skip_dir_mtime, (uint64_t)LISTED_LEAST_US),
 		.no_trash = m->conf.subdir && m->conf.subdir[0],
 		.read_only = m->conf.read_only,
 		.xattr = wants_xattr(m),
@@ -406,6 +405,7 @@ static int make_vfs(struct mount *m)
 	};
 	int r = make_texts(m);
 
+	conf.listed_us = MAX(m->conf.skip_dir_mtime, (uint64_t)LISTED_LEAST_US);
 	(void)mount_parse_atime(m->conf.atime_mode, &conf.atime);
 	if (r < 0)
 		return r;

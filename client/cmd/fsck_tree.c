@@ -73,8 +73,8 @@ static int check_stat(struct tree *t, const struct walk_dir *d, bool *ret_bad)
 
 	(void)snprintf(field, sizeof(field), "%" PRIu64, d->inode);
 	pipe_init(&p, &t->f->m->scan);
-	pipe_add(&p, "HGET", "dirUsedSpace", field, NULL);
-	pipe_add(&p, "HGET", "dirUsedInodes", field, NULL);
+	pipe_add(&p, "HGET", "dirUsedSpace", field, (char *)NULL);
+	pipe_add(&p, "HGET", "dirUsedInodes", field, (char *)NULL);
 	r = pipe_run(&p);
 	if (r == 0 && set->dir_stats) {
 		has = stat_of(p.reply[0], &space);
@@ -177,8 +177,8 @@ static int counters(struct tree *t, int64_t ret[2])
 	int r;
 
 	pipe_init(&p, &t->f->m->scan);
-	pipe_add(&p, "GET", "usedSpace", NULL);
-	pipe_add(&p, "GET", "totalInodes", NULL);
+	pipe_add(&p, "GET", "usedSpace", (char *)NULL);
+	pipe_add(&p, "GET", "totalInodes", (char *)NULL);
 	r = pipe_run(&p);
 	if (r == 0) {
 		ret[0] = reply_int(p.reply[0]);
@@ -198,7 +198,7 @@ static int add_sustained(void *arg, size_t n, const struct scan_item *items)
 	pipe_init(&p, &t->f->m->scan);
 	pipe_init(&q, &t->f->m->scan);
 	for (size_t i = 0; i < n; i++)
-		pipe_add(&p, "SMEMBERS", items[i].name, NULL);
+		pipe_add(&p, "SMEMBERS", items[i].name, (char *)NULL);
 	r = pipe_run(&p);
 	for (size_t i = 0; i < n && r == 0; i++) {
 		for (size_t j = 0; j < reply_len(p.reply[i]); j++) {

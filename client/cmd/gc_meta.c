@@ -47,7 +47,7 @@ static int dirs_page(void *arg, size_t n, const struct scan_item *items)
 	for (size_t at = 0; at < n && r == 0; at += AT_ONCE) {
 		pipe_reset(&p);
 		for (size_t i = at; i < MIN(n, at + AT_ONCE); i++)
-			pipe_add(&p, "HSCAN", items[i].name, "0", "COUNT", "1000", NULL);
+			pipe_add(&p, "HSCAN", items[i].name, "0", "COUNT", "1000", (char *)NULL);
 		r = pipe_run(&p);
 		for (size_t i = 0; i < p.n && r == 0; i++) {
 			const struct redis_reply *fields = reply_at(p.reply[i], 1);
@@ -80,7 +80,7 @@ static int members_page(void *arg, size_t n, const struct scan_item *items)
 
 	pipe_init(&p, &names->g->m->scan);
 	for (size_t i = 0; i < n; i++)
-		pipe_add(&p, "SMEMBERS", items[i].name, NULL);
+		pipe_add(&p, "SMEMBERS", items[i].name, (char *)NULL);
 	r = pipe_run(&p);
 	for (size_t i = 0; i < p.n && r == 0; i++) {
 		for (size_t j = 0; j < reply_len(p.reply[i]) && r == 0; j++) {

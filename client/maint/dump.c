@@ -290,7 +290,7 @@ static int add_far_chunks(struct dump *d, uint64_t inode, uint64_t length, size_
 				continue;
 			last = index[n];
 			(void)snprintf(key, sizeof(key), "c%" PRIu64 "_%u", inode, index[n++]);
-			pipe_add(&p, "LRANGE", key, "0", "-1", NULL);
+			pipe_add(&p, "LRANGE", key, "0", "-1", (char *)NULL);
 		}
 		r = pipe_run(&p);
 		for (size_t i = 0; i < n && r == 0; i++)
@@ -410,13 +410,13 @@ static void ask(struct pipe *p, const struct listed *e)
 	(void)snprintf(key, sizeof(key), e->type == INODE_FILE ? "c%" PRIu64 "_0" : "d%" PRIu64,
 		       e->inode);
 	if (e->type == INODE_FILE)
-		pipe_add(p, "LRANGE", key, "0", "-1", NULL);
+		pipe_add(p, "LRANGE", key, "0", "-1", (char *)NULL);
 	else if (e->type == INODE_DIR)
-		pipe_add(p, "HSCAN", key, "0", "COUNT", "1000", NULL);
+		pipe_add(p, "HSCAN", key, "0", "COUNT", "1000", (char *)NULL);
 	else if (e->type == INODE_SYMLINK)
 		pipe_add_inode(p, "GET", "s", e->inode);
 	else
-		pipe_add(p, "EXISTS", "setting", NULL);
+		pipe_add(p, "EXISTS", "setting", (char *)NULL);
 }
 
 static void record_fini(struct record *r)

@@ -87,7 +87,7 @@ static int add_counters(const struct scan *s, bool change_log, struct str *out)
 
 	pipe_init(&p, s);
 	for (size_t i = 0; i < n; i++)
-		pipe_add(&p, "GET", counters[i].key, NULL);
+		pipe_add(&p, "GET", counters[i].key, (char *)NULL);
 	r = pipe_run(&p);
 	str_add(out, "\n  \"Counters\": {");
 	for (size_t i = 0; i < n && r == 0; i++) {
@@ -155,7 +155,7 @@ static int sessions_page(void *arg, size_t n, const struct scan_item *items)
 	pipe_init(&p, c->scan);
 	for (size_t i = 0; i < n; i++) {
 		(void)snprintf(key, sizeof(key), "session%.24s", items[i].name);
-		pipe_add(&p, "SMEMBERS", key, NULL);
+		pipe_add(&p, "SMEMBERS", key, (char *)NULL);
 	}
 	r = pipe_run(&p);
 	for (size_t i = 0; i < n && r == 0; i++)

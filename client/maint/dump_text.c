@@ -127,9 +127,9 @@ const char *dump_type_name(uint8_t type)
 
 uint8_t dump_type(const char *name)
 {
-	for (uint8_t i = INODE_FILE; i < ARRAY_LEN(types); i++) {
+	for (size_t i = INODE_FILE; i < ARRAY_LEN(types); i++) {
 		if (strcmp(types[i], name) == 0)
-			return i;
+			return (uint8_t)i;
 	}
 	return 0;
 }

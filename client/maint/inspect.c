@@ -333,7 +333,7 @@ int meta_compact_tree(struct meta *m, uint64_t inode, struct meta_progress *p, u
 {
 	static const struct walk_ops ops = {.entry = compact_entry};
 	struct compacting c = {.chunks = 0};
-	struct attr a;
+	struct attr a = {.type = 0};
 	int r = begin(&c.in, m, p, NULL, NULL);
 
 	if (r == 0)

@@ -352,11 +352,12 @@ int meta_load(const struct scan *s, json_read_fn *read, void *arg, struct meta_p
 	}
 	if (r && err->len == 0)
 		tell(&l, r, err);
-	if (r == 0)
-		*ret = (struct load_result){.name = TAKE_PTR(l.name),
-					    .inodes = l.used_inodes,
+	if (r == 0) {
+		*ret = (struct load_result){.inodes = l.used_inodes,
 					    .bytes = l.used_space,
 					    .secret_removed = l.secret_removed};
+		ret->name = TAKE_PTR(l.name);
+	}
 	load_fini(&l);
 	return r;
 }

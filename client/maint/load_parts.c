@@ -145,7 +145,7 @@ int load_counters(struct load *l)
 
 static int load_delfile(struct load *l)
 {
-	int64_t inode, length, when;
+	int64_t inode = 0, length = 0, when = 0;
 	char member[48], score[24];
 	json_t *o = NULL;
 	int r = take(l, &o);
@@ -228,8 +228,11 @@ int load_quotas(struct load *l, enum quota_kind kind)
 
 	if (r == 0 && l->has_tree)
 		r = load_bad(l, "quotas come behind the tree that they count");
-	if (r == 0)
-		json_object_foreach(o, key, v) if (r == 0) r = add_quota(l, kind, key, v);
+	json_object_foreach(o, key, v)
+	{
+		if (r == 0)
+			r = add_quota(l, kind, key, v);
+	}
 	json_decref(o);
 	return r;
 }
@@ -308,8 +311,11 @@ int load_xattrs(struct load *l, uint64_t inode, bool keep)
 	size_t i;
 	int r = take(l, &o);
 
-	if (r == 0 && keep)
-		json_array_foreach(o, i, v) if (r == 0) r = put_xattr(l, inode, v);
+	json_array_foreach(o, i, v)
+	{
+		if (r == 0 && keep)
+			r = put_xattr(l, inode, v);
+	}
 	json_decref(o);
 	return r;
 }

@@ -61,15 +61,15 @@ struct each {
 
 static int each_lists(const struct each *e, const struct scan_item *items, size_t n)
 {
-	uint64_t inode[LISTS_AT_ONCE];
-	uint32_t index[LISTS_AT_ONCE];
+	uint64_t inode[LISTS_AT_ONCE] = {0};
+	uint32_t index[LISTS_AT_ONCE] = {0};
 	struct pipe p;
 	int r;
 
 	pipe_init(&p, e->scan);
 	for (size_t i = 0; i < n; i++) {
 		if (chunk_key(&items[i], &inode[p.n], &index[p.n]))
-			pipe_add(&p, "LRANGE", items[i].name, "0", "-1", NULL);
+			pipe_add(&p, "LRANGE", items[i].name, "0", "-1", (char *)NULL);
 	}
 	r = pipe_run(&p);
 	for (size_t i = 0; i < p.n && r == 0; i++) {
@@ -114,7 +114,7 @@ int slices_of_file(const struct scan *scan, uint64_t inode, uint64_t length, sli
 		pipe_reset(&p);
 		for (uint64_t i = at; i < MIN(n, at + LISTS_AT_ONCE); i++) {
 			(void)snprintf(key, sizeof(key), "c%" PRIu64 "_%" PRIu64, inode, i);
-			pipe_add(&p, "LRANGE", key, "0", "-1", NULL);
+			pipe_add(&p, "LRANGE", key, "0", "-1", (char *)NULL);
 		}
 		r = pipe_run(&p);
 		for (size_t i = 0; i < p.n && r == 0; i++)
@@ -217,7 +217,7 @@ static int read_lists(struct reading *rd, const struct scan_item *items, size_t 
 	for (size_t i = 0; i < n; i++) {
 		if (!chunk_key(&items[i], &inode[kept], &index[kept]))
 			continue;
-		pipe_add(&p, "LRANGE", items[i].name, "0", "-1", NULL);
+		pipe_add(&p, "LRANGE", items[i].name, "0", "-1", (char *)NULL);
 		pipe_add_inode(&p, "EXISTS", "i", inode[kept++]);
 	}
 	r = pipe_run(&p);
@@ -350,7 +350,7 @@ static int sift_leaked(struct reading *rd)
 		pipe_reset(&p);
 		(void)snprintf(key, sizeof(key), "c%" PRIu64 "_%" PRIu32, s->leaked[i].inode,
 			       s->leaked[i].index);
-		pipe_add(&p, "EXISTS", key, NULL);
+		pipe_add(&p, "EXISTS", key, (char *)NULL);
 		pipe_add_inode(&p, "EXISTS", "i", s->leaked[i].inode);
 		r = pipe_run(&p);
 		if (r == 0 && reply_int(p.reply[0]) > 0 && reply_int(p.reply[1]) == 0)

@@ -107,11 +107,12 @@ static void plan_mark(struct compact_plan *p, const struct slice *records)
 
 int compact_plan_make(const struct slice *records, size_t n, struct compact_plan *ret)
 {
-	struct compact_plan p = {.records = MIN(n, (size_t)COMPACT_RECORDS)};
+	struct compact_plan p = {.records = 0};
 	bool more = true;
 	size_t first, k;
 	int r = 0;
 
+	p.records = MIN(n, (size_t)COMPACT_RECORDS);
 	while (!r && more && p.skipped < p.records) {
 		r = first_stays(records + p.skipped, p.records - p.skipped, &more);
 		p.skipped += !r && more;

@@ -87,7 +87,7 @@ int mem_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uint3
 			     .umask = umask,
 			     .target = "",
 			     .now = time_now()};
-	struct mem_inode *dir, *i;
+	struct mem_inode *dir, *i = NULL;
 	int r;
 
 	mtx_lock(&mm->lock);

@@ -21,9 +21,9 @@ static int punch(struct mem_inode *i, uint64_t off, uint64_t end)
 
 	while (off < end && !r) {
 		uint32_t pos = (uint32_t)(off % CHUNK_SIZE);
-		struct slice s = {.pos = pos,
-				  .len = (uint32_t)MIN(end - off, (uint64_t)CHUNK_SIZE - pos)};
+		struct slice s = {.pos = pos};
 
+		s.len = (uint32_t)MIN(end - off, (uint64_t)CHUNK_SIZE - pos);
 		r = mem_chunk_append(i, (uint32_t)(off >> CHUNK_BITS), &s);
 		off += s.len;
 	}

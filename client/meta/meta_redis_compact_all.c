@@ -94,7 +94,7 @@ static int all_page(void *arg, size_t n, const struct scan_item *items)
 
 		pipe_init(&pipe, &a->scan);
 		for (size_t i = 0; i < k; i++)
-			pipe_add(&pipe, "LLEN", items[at + i].name, NULL);
+			pipe_add(&pipe, "LLEN", items[at + i].name, (char *)NULL);
 		r = pipe_run(&pipe);
 		for (size_t i = 0; i < k && !r; i++) {
 			if (reply_int(pipe.reply[i]) > 1 &&

@@ -112,7 +112,7 @@ int sustained_delete(struct meta_redis *mr, uint64_t sid, const char *seen, uint
 	quota_owner(mr, (uint32_t)(owner >> 32), (uint32_t)owner, -(int64_t)align4k(length), -1);
 	if (reply_is(reply_at(reply, 0), "gone"))
 		delete_later(mr, inode, length);
-	return r;
+	return 0;
 }
 
 int redis_close(struct meta *m, uint64_t inode)

@@ -103,7 +103,7 @@ int redis_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, in
 		    uint64_t off, uint64_t len, struct attr *ret)
 {
 	struct hole h = {.inode = inode, .off = off, .len = len, .mode = mode, .first = true};
-	bool many;
+	bool many = false;
 	int r = meta_fallocate_mode(mode);
 
 	(void)c;
@@ -111,7 +111,7 @@ int redis_fallocate(struct meta *m, const struct meta_ctx *c, uint64_t inode, in
 		r = quota_room_grow(redis_engine(m), inode, off + len);
 	if (!r)
 		r = fallocate_step(redis_engine(m), &h, &many, ret);
-	return r || !many ? r : fallocate_steps(redis_engine(m), &h, ret);
+	return !r && many ? fallocate_steps(redis_engine(m), &h, ret) : r;
 }
 
 struct copy {

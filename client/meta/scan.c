@@ -228,7 +228,7 @@ void pipe_add_inode(struct pipe *p, const char *verb, const char *kind, uint64_t
 	char key[32];
 
 	(void)snprintf(key, sizeof(key), "%s%" PRIu64, kind, inode);
-	pipe_add(p, verb, key, NULL);
+	pipe_add(p, verb, key, (char *)NULL);
 }
 
 static int send_all(struct pipe *p, struct redis_conn *c)
