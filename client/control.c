@@ -20,7 +20,10 @@
 #include "common/parse.h"
 #include "common/thread.h"
 
-enum { LINE_MAX_LEN = 1024 };
+enum {
+	LINE_MAX_LEN = 1024,
+	RUNNING_MAX = 16 /* requests at once; each has threads and takes connections */
+};
 
 /* requests that run in this process */
 static struct mtx running_lock = MTX_INIT;
@@ -190,15 +193,19 @@ static void *run(void *arg)
 static int start(struct control *c)
 {
 	pthread_t thread;
+	bool room;
 	int r;
 
+	mtx_lock(&running_lock);
+	room = running < RUNNING_MAX;
+	running += room;
+	mtx_unlock(&running_lock);
+	if (!room)
+		return -EBUSY;
 	mtx_lock(&c->lock);
 	c->state = CONTROL_RUNNING;
 	c->refs++;
 	mtx_unlock(&c->lock);
-	mtx_lock(&running_lock);
-	running++;
-	mtx_unlock(&running_lock);
 	r = thread_start("warmup", run, c, &thread);
 	if (r == 0) {
 		pthread_detach(thread);

@@ -155,6 +155,9 @@ static void rread_done(struct rread *rr, int status, const struct iovec *iov, in
 {
 	if (status < 0)
 		metric_add(rr->r->failed, 1);
+	/* another client removed the file: no read(2) knows of names */
+	if (status == -ENOENT)
+		status = -ESTALE;
 	rr->op->done(rr->op, status, iov, n, total);
 	/* op, its handle and file may be gone */
 	parts_free(rr);

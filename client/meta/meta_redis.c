@@ -13,6 +13,8 @@
 #include "common/embed.h"
 #include "common/object/crypt.h"
 
+enum { SCAN_CONNS = 8 };
+
 #define LUA(name) EMBED(lua_##name, "client/meta/" #name ".lua")
 LUA(prelude);
 LUA(trash);
@@ -209,6 +211,7 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	 * wait for another's connection while Redis is slow */
 	const struct redis_conf shared = {.max_conns = 48, .read_only = conf->read_only};
 	static const struct redis_conf own = {.max_conns = DELETE_THREADS + 8};
+	static const struct redis_conf scans = {.max_conns = SCAN_CONNS};
 	struct meta_conf c = *conf;
 	struct meta_redis *mr;
 	int r;
@@ -228,6 +231,7 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 	cond_init(&mr->wake);
 	cond_init(&mr->stat_flushed);
 	list_init(&mr->dead);
+	mr->full_space = mr->full_inodes = -1;
 	crypt_random(&mr->nonce, sizeof(mr->nonce));
 	metrics_init(mr, c.metrics);
 	r = hashmap_init(&mr->dirs, 64);
@@ -239,6 +243,8 @@ int meta_redis_new(const char *url, const struct meta_conf *conf, struct meta **
 		r = redis_new(url, &shared, &mr->redis, err);
 	if (!r)
 		r = redis_new(url, &own, &mr->own_redis, err);
+	if (!r)
+		r = redis_new(url, &scans, &mr->scan_redis, err);
 	if (!r)
 		r = keys_init(mr);
 	if (!r) {
@@ -261,6 +267,7 @@ static void redis_free_engine(struct meta *m)
 	compactor_free(mr);
 	for (int i = 0; i < SC_COUNT; i++)
 		redis_script_fini(&mr->scripts[i]);
+	redis_free(mr->scan_redis);
 	redis_free(mr->own_redis);
 	redis_free(mr->redis);
 	hashmap_fini(&mr->dirs);

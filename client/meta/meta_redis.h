@@ -75,6 +75,7 @@ struct meta_redis {
 	bool beat_running, stat_running, job_running;
 	struct meta_progress jobs; /* of the background jobs: how they are stopped */
 	struct workq *deletes;
+	int64_t full_space, full_inodes; /* what statfs read last; relaxed atomics, -1: never */
 	struct lapsed *lapsed; /* of the heartbeat's thread: sessions that look dead */
 	size_t n_lapsed;
 	uint64_t looked_us;	     /* when that was seen */

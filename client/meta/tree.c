@@ -156,7 +156,7 @@ static int frame_read(struct tree *t, struct frame *f)
 	f->read = true;
 	str_fini(&f->names);
 	f->names = (struct str)STR_INIT;
-	scan_init(&scan, t->mr->own_redis, t->progress ? &t->progress->cancel : NULL);
+	scan_init(&scan, t->mr->scan_redis, t->progress ? &t->progress->cancel : NULL);
 	snprintf(key, sizeof(key), "d%" PRIu64, f->d.inode);
 	return scan_hash(&scan, key, reading_page, &rd);
 }
