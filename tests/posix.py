@@ -8,7 +8,6 @@ OPS= and SEED= are fsx's; --where DIR runs them in a directory that is there alr
 import argparse
 import contextlib
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -170,7 +169,7 @@ def main():
     ap.add_argument("patterns", nargs="*", help="names of pjdfstest's to run")
     a = ap.parse_args()
     ops = int(os.environ.get("OPS") or 100_000)
-    seed = int(os.environ.get("SEED") or random.randrange(1 << 32))
+    seed = stoke_lab.seed()
     tally = Tally()
     tools = {}
     for name in CRATES:

@@ -2,18 +2,17 @@
 """Random sequences of operations on a Stoke mount, on a JuiceFS mount of another volume and on ext4: results, errors, attributes
 and contents are the same; afterwards the two volumes' databases are too, but for inode and slice numbers and times.
 
-The seed is printed: SEED= plays a sequence again, OPS= sets its length (of all tests here together)."""
+The seed is printed: SEED= plays another sequence (random: any), OPS= sets its length (of all tests here together)."""
 import os
-import random
 import time
 
 import diff
 import pytest
-from lab import run, wait_for
+from lab import run, seed, wait_for
 from volume import Volume, differences
 
 OPS = int(os.environ.get("OPS") or 20_000)
-SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
+SEED = seed()
 FLAGS = ["--enable-xattr", "--enable-ioctl", "--skip-dir-mtime", "0"]
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """F13: the answer of a changing script is lost and the operation retried: it is done once, and the first result comes back."""
 import os
-import random
 
 import diff
+from lab import seed
 from test_differential import FLAGS, ext4, finish, format_like_juicefs, nothing, worker  # noqa: F401
 from volume import Volume
 
-SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
+SEED = seed()
 
 
 def test_f13_every_operation_is_done_once(lab, redis, juicefs, ext4):  # noqa: F811

@@ -10,6 +10,7 @@ import time
 import pytest
 from conftest import GOLDEN
 from lab import INTERNAL, run, wait_for
+from lab import seed as first_seed
 from test_golden import load
 from test_interop import fsck_clean
 
@@ -178,7 +179,7 @@ def counted(top):
 
 @pytest.mark.parametrize("trash", [0, 1])
 def test_mixed_work_of_both_clients(lab, redis, juicefs, file_volume, trash):
-    seed = int(os.environ.get("SEED") or time.time())
+    seed = first_seed()
     print("SEED", seed)
     run([juicefs, "config", file_volume, "--user-group-quota", "--trash-days", str(trash), "--yes"], env=lab.env)
     m0 = lab.mount(file_volume, "m0")

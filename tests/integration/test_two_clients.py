@@ -2,18 +2,17 @@
 """A Stoke mount and a JuiceFS mount of one volume, several processes on each working on the same names: afterwards both show the
 same tree, and neither's checks find anything wrong. Two Stoke mounts on one file: nothing is ever seen of two moments."""
 import os
-import random
 import subprocess
 import sys
 import time
 
 import pytest
-from lab import run, wait_for
+from lab import run, seed, wait_for
 from test_differential import nothing
 from test_interop import describe, fsck_clean
 from volume import Volume
 
-SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
+SEED = seed()
 SECONDS = float(os.environ.get("MINUTES") or 0) * 60
 NO_CACHE = ["--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0"]
 
