@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Changing a file's length: what lies between the two lengths becomes zeros, in both directions. A
- * script does it up to MIDDLE_MAX chunks; beyond, WATCH, reads and one MULTI do, with a scan for
- * the lists that exist when there are very many. Any thread that may block. */
+ * script does it up to MIDDLE_MAX chunks; beyond, WATCH, reads and MULTI do, with a scan for the
+ * lists that exist when there are very many. No MULTI touches more than about STEP lists: a file
+ * with more becomes shorter from its end, step by step, each as if somebody truncated it to a
+ * length on the way; one that grows gets zeros behind its end first and the length last. So at any
+ * moment all behind a file's length is zeros, whoever reads or crashes. Any thread that may block.
+ */
 #include "client/meta/meta_redis.h"
 
 #include "client/meta/meta_redis_quota.h"
@@ -10,24 +14,27 @@
 
 #include "common/clock.h"
 
-enum { MIDDLE_MAX = 900, TRIES = 50 };
+enum { MIDDLE_MAX = 900, STEP = 900, TRIES = 50, LOG_LINE_MAX = 256 };
 
 struct truncation {
 	uint64_t inode, length;
 	bool through_handle;
 	uint64_t capacity;
-	struct attr before, after;
-	uint32_t first, last; /* chunks of the smaller and the larger length */
-	struct lists lists;   /* chunks between that have one */
+	struct attr before, after; /* of the step */
+	struct lists lists;	   /* between the two lengths; those that were done are gone */
+	uint32_t at, n;		   /* the step: zeros for that part of the lists, */
+	uint32_t keep, done;	   /* and then the first so many lists are left, done of them */
+	/* The file as the last step read or left it: if it is the same still, nobody wrote, and the
+	 * lists are the same. */
+	uint8_t record[ATTR_MAX];
+	size_t record_len;
+	bool sent;    /* the step's answer is not here */
+	bool watches; /* the connection that is used */
+	char log[LOG_LINE_MAX];
 };
 
-static void truncation_place(struct truncation *t)
-{
-	uint64_t left = MIN(t->before.length, t->length), right = MAX(t->before.length, t->length);
-
-	t->first = (uint32_t)(left >> CHUNK_BITS);
-	t->last = (uint32_t)(right >> CHUNK_BITS);
-}
+/* what one try came to, beside errors */
+enum { TRUNCATED = 0, ON_THE_WAY = 1 };
 
 static int append_zeros(struct meta_redis *mr, struct redis_conn *c, const char *cmd,
 			uint64_t inode, uint32_t index, uint32_t pos, uint32_t len)
@@ -40,32 +47,114 @@ static int append_zeros(struct meta_redis *mr, struct redis_conn *c, const char 
 			    (unsigned long)index, p, sizeof(p));
 }
 
+static void truncation_last(struct truncation *t, struct time_ns now)
+{
+	t->after = t->before;
+	t->after.length = t->length;
+	t->after.mtime = t->after.ctime = now;
+}
+
+/* what the next step does, with the lists found */
+static void truncation_plan(struct truncation *t, struct time_ns now)
+{
+	uint32_t n = t->lists.n;
+
+	truncation_last(t, now);
+	t->at = t->done;
+	t->n = n - t->done;
+	t->keep = n;
+	if (t->n <= STEP)
+		return;
+	if (t->length < t->before.length) {
+		t->at = n - STEP + 1; /* the one before is the step's first chunk */
+		t->n = STEP - 1;
+		t->keep = n - STEP;
+		t->after.length = (uint64_t)t->lists.v[t->keep] << CHUNK_BITS;
+	} else {
+		t->n = STEP;
+		t->after = t->before; /* only zeros behind its end */
+	}
+}
+
+/* the step happened */
+static void truncation_went(struct meta_redis *mr, struct truncation *t)
+{
+	if (t->after.length == t->before.length)
+		t->done += t->n;
+	else
+		stat_resized(mr, t->inode, &t->after, t->before.length);
+	t->lists.n = t->keep;
+	t->sent = false;
+}
+
+static void truncation_log(struct meta_redis *mr, struct truncation *t)
+{
+	t->log[0] = '\0';
+	if (!meta_setting(&mr->base)->change_log)
+		return;
+	snprintf(t->log, sizeof(t->log),
+		 "%" PRId64 ".%09" PRIu32 "|TRUNCATE(%" PRIu64 ",%" PRIu64 ",%" PRIu64
+		 ",%d)|(%" PRIu64 ",%" PRIu64 ")",
+		 t->after.ctime.sec, t->after.ctime.nsec, t->inode, t->before.length,
+		 t->after.length, t->through_handle, session_now(&mr->base),
+		 __atomic_add_fetch(&mr->logged, 1, __ATOMIC_RELAXED));
+}
+
+/* zeros from the smaller length to the end of its chunk, and from the start of the larger's chunk
+ * to it */
+static int append_borders(struct meta_redis *mr, const struct truncation *t, struct redis_conn *c,
+			  size_t *n)
+{
+	uint64_t left = MIN(t->before.length, t->after.length);
+	uint64_t right = MAX(t->before.length, t->after.length);
+	uint32_t first = (uint32_t)(left >> CHUNK_BITS), last = (uint32_t)(right >> CHUNK_BITS);
+	uint32_t lo = (uint32_t)(left % CHUNK_SIZE), ro = (uint32_t)(right % CHUNK_SIZE);
+	int r = append_zeros(mr, c, "RPUSH", t->inode, first, lo,
+			     first == last ? ro - lo : CHUNK_SIZE - lo);
+
+	++*n;
+	if (!r && first != last && ro && ++*n)
+		r = append_zeros(mr, c, "RPUSH", t->inode, last, 0, ro);
+	return r;
+}
+
+/* the file itself, beside its lists */
+static int append_file(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
+		       const struct args *op, size_t *n)
+{
+	int64_t space = (int64_t)(align4k(t->after.length) - align4k(t->before.length));
+	int r = redis_append(c, "INCRBY %susedSpace %lld", mr->prefix, (long long)space);
+
+	t->record_len = attr_encode(&t->after, t->record);
+	*n += 2;
+	if (!r)
+		r = redis_append(c, "SET %si%llu %b", mr->prefix, (unsigned long long)t->inode,
+				 t->record, t->record_len);
+	if (!r)
+		r = append_borders(mr, t, c, n);
+	truncation_log(mr, t);
+	if (!r && t->log[0] && ++*n)
+		r = redis_append(c, "RPUSH %stxnLog %s", mr->prefix, t->log);
+	if (!r && t->log[0] && ++*n)
+		r = redis_append(c, "INCR %stxnLastLog", mr->prefix);
+	/* so that a lost answer can be told from a lost command */
+	if (!r && t->after.length == t->length && ++*n)
+		r = redis_append(c, "HSET %s_ops %b %b", mr->prefix, op->v[1], op->len[1], op->v[2],
+				 op->len[2]);
+	return r;
+}
+
 /* MULTI … EXEC in one go; *ret_commands: replies to take */
 static int truncation_append(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
 			     const struct args *op, size_t *ret_commands)
 {
-	uint64_t left = MIN(t->before.length, t->length), right = MAX(t->before.length, t->length);
-	uint32_t lo = (uint32_t)(left % CHUNK_SIZE), ro = (uint32_t)(right % CHUNK_SIZE);
-	int64_t space = (int64_t)(align4k(t->length) - align4k(t->before.length));
-	uint8_t record[ATTR_MAX];
-	size_t len = attr_encode(&t->after, record), n = 3;
+	size_t n = 2;
 	int r = redis_append(c, "MULTI");
 
-	if (!r && ++n)
-		r = redis_append(c, "INCRBY %susedSpace %lld", mr->prefix, (long long)space);
-	if (!r)
-		r = redis_append(c, "SET %si%llu %b", mr->prefix, (unsigned long long)t->inode,
-				 record, len);
-	if (!r && ++n)
-		r = append_zeros(mr, c, "RPUSH", t->inode, t->first, lo, CHUNK_SIZE - lo);
-	for (uint32_t i = 0; !r && i < t->lists.n; i++, n++)
-		r = append_zeros(mr, c, "RPUSHX", t->inode, t->lists.v[i], 0, CHUNK_SIZE);
-	if (!r && ro && ++n)
-		r = append_zeros(mr, c, "RPUSH", t->inode, t->last, 0, ro);
-	/* so that a lost answer can be told from a lost command */
-	if (!r && ++n)
-		r = redis_append(c, "HSET %s_ops %b %b", mr->prefix, op->v[1], op->len[1], op->v[2],
-				 op->len[2]);
+	if (!r && t->after.length != t->before.length)
+		r = append_file(mr, t, c, op, &n);
+	for (uint32_t i = 0; !r && i < t->n; i++, n++)
+		r = append_zeros(mr, c, "RPUSHX", t->inode, t->lists.v[t->at + i], 0, CHUNK_SIZE);
 	if (!r)
 		r = redis_append(c, "EXEC");
 	*ret_commands = n;
@@ -87,77 +176,79 @@ static int truncation_check(const struct truncation *t)
 static int truncation_lists(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
 			    uint64_t deadline)
 {
-	int r = lists_find(mr, c, deadline, t->inode, t->first, t->first + 1, &t->lists);
+	uint64_t left = MIN(t->before.length, t->length), right = MAX(t->before.length, t->length);
+	uint32_t first = (uint32_t)(left >> CHUNK_BITS), last = (uint32_t)(right >> CHUNK_BITS);
+	int r = lists_find(mr, c, deadline, t->inode, first, first + 1, &t->lists);
 
+	t->done = 0;
 	if (!r)
-		r = lists_find(mr, c, deadline, t->inode, t->last, t->last + 1, &t->lists);
-	return r ? r : lists_find(mr, c, deadline, t->inode, t->first + 1, t->last, &t->lists);
+		r = lists_find(mr, c, deadline, t->inode, last, last + 1, &t->lists);
+	return r ? r : lists_find(mr, c, deadline, t->inode, first + 1, last, &t->lists);
 }
 
-/* the counter is one, and has room; _ops is a hash */
-static int truncation_fits(struct meta_redis *mr, const struct truncation *t, struct redis_conn *c,
-			   uint64_t deadline)
+/* what may be added to; not there: 0 */
+static int counter_read(struct meta_redis *mr, struct redis_conn *c, const char *name,
+			uint64_t deadline, int64_t *ret)
 {
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL, *ops = NULL;
-	int64_t more = (int64_t)(align4k(t->length) - align4k(t->before.length)), used;
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int64_t room = (int64_t)1 << 58, v;
 	const char *text;
 	size_t n;
-	int r = redis_cmd(c, deadline, &ops, "HLEN %s_ops", mr->prefix);
+	int r = redis_cmd(c, deadline, &reply, "GET %s%s", mr->prefix, name);
 
-	if (!r)
-		r = redis_cmd(c, deadline, &reply, "GET %susedSpace", mr->prefix);
 	if (r)
 		return r;
 	text = reply_text(reply, &n);
-	used = reply_int(reply);
-	if (text && !used && strcmp(text, "0") != 0)
+	v = reply_int(reply);
+	if ((text && !v && strcmp(text, "0") != 0) || v > INT64_MAX - room || v < INT64_MIN + room)
 		return -EIO;
-	if (used > INT64_MAX - ((int64_t)1 << 58) || used < INT64_MIN + ((int64_t)1 << 58))
-		return -EIO;
+	*ret = v;
+	return 0;
+}
+
+/* counters are that, and have room; _ops is a hash, the change log a list */
+static int truncation_fits(struct meta_redis *mr, const struct truncation *t, struct redis_conn *c,
+			   uint64_t deadline)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *ops = NULL, *log = NULL;
+	int64_t more = (int64_t)(align4k(t->length) - align4k(t->before.length)), used = 0, lines;
+	bool logs = meta_setting(&mr->base)->change_log;
+	int r = redis_cmd(c, deadline, &ops, "HLEN %s_ops", mr->prefix);
+
+	if (!r && logs)
+		r = redis_cmd(c, deadline, &log, "LLEN %stxnLog", mr->prefix);
+	if (!r && logs)
+		r = counter_read(mr, c, "txnLastLog", deadline, &lines);
+	if (!r)
+		r = counter_read(mr, c, "usedSpace", deadline, &used);
+	if (r)
+		return r;
 	return t->capacity && more > 0 && used + more > (int64_t)t->capacity ? -ENOSPC : 0;
 }
 
-/* -EAGAIN: somebody else changed the file */
-static int truncation_try(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
-			  const struct args *op, const struct mark *k, uint64_t deadline)
+/* the last step happened, though its answer was lost */
+static int truncation_done(struct meta_redis *mr, struct redis_conn *c, const struct args *op,
+			   uint64_t deadline, bool *ret)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	const char *p;
 	size_t n;
-	int r = redis_cmd(c, deadline, &reply, "WATCH %si%llu %s_gen", mr->prefix,
-			  (unsigned long long)t->inode, mr->prefix);
+	int r = redis_cmd(c, deadline, &reply, "HGET %s_ops %b", mr->prefix, op->v[1], op->len[1]);
 
 	if (r)
 		return r;
-	redis_reply_freep(&reply);
-	reply = NULL;
-	r = redis_cmd(c, deadline, &reply, "MGET %si%llu %s_gen", mr->prefix,
-		      (unsigned long long)t->inode, mr->prefix);
-	if (r)
-		return r;
-	if (!mark_fits(k, reply_at(reply, 1), NULL))
-		return -EIO; /* the volume moved since the script looked */
-	if (reply_type(reply_at(reply, 0)) == REDIS_NIL)
-		return -ENOENT;
-	r = reply_attr(reply_at(reply, 0), &t->before);
-	if (!r)
-		r = truncation_check(t);
-	if (r)
-		return r;
-	t->after = t->before;
-	if (t->before.length == t->length)
-		return 0;
-	r = truncation_fits(mr, t, c, deadline);
-	if (r)
-		return r;
-	t->after.length = t->length;
-	t->after.mtime = t->after.ctime = op->now;
-	truncation_place(t);
-	r = truncation_lists(mr, t, c, deadline);
-	if (r)
-		return r;
-	r = truncation_append(mr, t, c, op, &n);
-	if (r)
-		return r;
+	p = reply_text(reply, &n);
+	*ret = p && n >= SEQ_LEN && !memcmp(p, op->v[2], SEQ_LEN);
+	return 0;
+}
+
+/* what EXEC answered, behind what the commands before it did; -EAGAIN: somebody else changed the
+ * file */
+static int truncation_answer(struct redis_conn *c, size_t n, uint64_t deadline)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	int r = 0;
+
 	for (size_t i = 0; i < n; i++) {
 		int one;
 
@@ -177,20 +268,76 @@ static int truncation_try(struct meta_redis *mr, struct truncation *t, struct re
 	return reply_type(reply) == REDIS_NIL ? -EAGAIN : 0;
 }
 
-/* after a broken connection: did it happen? */
-static int truncation_done(struct meta_redis *mr, const struct args *op, bool *ret)
+/* the file as it is; *ret_same: as the last step left it */
+static int truncation_read(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
+			   const struct mark *k, uint64_t deadline, bool *ret_same)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	const char *p;
 	size_t n;
-	int r = redis_once(mr->redis, op_deadline(mr), &reply, "HGET %s_ops %b", mr->prefix,
-			   op->v[1], op->len[1]);
+	int r = redis_cmd(c, deadline, &reply, "MGET %si%llu %s_gen", mr->prefix,
+			  (unsigned long long)t->inode, mr->prefix);
 
 	if (r)
 		return r;
-	p = reply_text(reply, &n);
-	*ret = p && n >= SEQ_LEN && !memcmp(p, op->v[2], SEQ_LEN);
-	return 0;
+	if (!mark_fits(k, reply_at(reply, 1), NULL))
+		return -EIO; /* the volume moved since the script looked */
+	p = reply_text(reply_at(reply, 0), &n);
+	if (!p)
+		return -ENOENT;
+	*ret_same = n == t->record_len && !memcmp(p, t->record, n);
+	if (t->sent && *ret_same && t->after.length != t->before.length)
+		truncation_went(mr, t);
+	t->sent = false;
+	r = reply_attr(reply_at(reply, 0), &t->before);
+	if (!r && n <= sizeof(t->record)) {
+		memcpy(t->record, p, n);
+		t->record_len = n;
+	}
+	return r ? r : truncation_check(t);
+}
+
+/* TRUNCATED, ON_THE_WAY; -EAGAIN: somebody else changed the file */
+static int truncation_try(struct meta_redis *mr, struct truncation *t, struct redis_conn *c,
+			  const struct args *op, const struct mark *k, uint64_t deadline)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	bool done = false, same = false;
+	size_t n;
+	int r = redis_cmd(c, deadline, &reply, "WATCH %si%llu %s_gen", mr->prefix,
+			  (unsigned long long)t->inode, mr->prefix);
+
+	t->watches = !r;
+	if (!r)
+		r = truncation_done(mr, c, op, deadline, &done);
+	if (!r &&
+	    done) { /* before is what it saw: who looked in between did so before it happened */
+		truncation_last(t, op->now);
+		truncation_went(mr, t);
+		return TRUNCATED;
+	}
+	if (!r)
+		r = truncation_read(mr, t, c, k, deadline, &same);
+	if (r)
+		return r;
+	t->after = t->before;
+	if (t->before.length == t->length)
+		return TRUNCATED;
+	r = truncation_fits(mr, t, c, deadline);
+	if (!r && !same)
+		r = truncation_lists(mr, t, c, deadline);
+	if (r)
+		return r;
+	truncation_plan(t, op->now);
+	t->sent = true;
+	r = truncation_append(mr, t, c, op, &n);
+	if (!r)
+		r = truncation_answer(c, n, deadline);
+	t->watches = r && r != -EAGAIN;
+	if (r)
+		return r;
+	truncation_went(mr, t);
+	return t->after.length == t->length ? TRUNCATED : ON_THE_WAY;
 }
 
 static int truncate_steps(struct meta_redis *mr, struct truncation *t, const struct args *op,
@@ -198,27 +345,29 @@ static int truncate_steps(struct meta_redis *mr, struct truncation *t, const str
 {
 	uint64_t deadline = op_deadline(mr);
 	struct redis_conn *c;
-	bool happened = false;
 	int r = -EAGAIN;
 
-	for (int i = 0; i < TRIES && r == -EAGAIN; i++) {
+	for (int i = 0; i < TRIES && (r == -EAGAIN || r == ON_THE_WAY); i++) {
 		r = redis_acquire(mr->redis, deadline, &c);
 		if (r)
 			break;
 		r = truncation_try(mr, t, c, op, k, deadline);
-		if (r && r != -EAGAIN && r != -ECONNRESET && r != -ETIMEDOUT) {
+		if (t->watches && r != -ECONNRESET && r != -ETIMEDOUT) {
 			struct redis_reply *reply = NULL;
 
 			(void)redis_cmd(c, deadline, &reply, "UNWATCH");
 			redis_reply_free(reply);
 		}
 		redis_release(c);
-		if (r == -ECONNRESET) {
-			r = truncation_done(mr, op, &happened);
-			r = r ? r : happened ? 0 : -EAGAIN;
-		}
+		/* the next try asks whether it happened */
+		if ((r == -ECONNRESET || r == -ETIMEDOUT) && clock_left(deadline))
+			r = -EAGAIN;
 		if (r == -EAGAIN)
 			usleep((useconds_t)((i * i + 1) * 500));
+		if (r == ON_THE_WAY) {
+			deadline = op_deadline(mr);
+			i = -1;
+		}
 	}
 	return op_error(r);
 }
@@ -251,17 +400,17 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL) {
 		r = truncate_steps(mr, &t, &args, &k);
 		a = t.after;
-		before = t.before.length;
 	} else if (!r) {
 		r = reply_attr(reply_at(reply, 0), &a);
 		if (!r)
 			r = reply_be64(reply_at(reply, 2), &before);
+		if (!r)
+			stat_resized(mr, inode, &a, before);
 	}
 	op_end(mr, &args);
 	lists_fini(&t.lists);
 	if (r)
 		return r;
-	stat_resized(mr, inode, &a, before);
 	*ret = a;
 	return 0;
 }
