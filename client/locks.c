@@ -16,10 +16,13 @@
  *			what it may have got, then done(LOCK_GONE)
  *
  * A holder whose change failed with an unknown outcome, or that could not be closed, is broken:
- * busy for all others until the thread has made the volume hold what it should. */
+ * busy for all others until the thread has made the volume hold what it should. So is every holder
+ * once our session had lapsed: others may have given its locks up. What somebody else has by then is
+ * lost, which the log says. */
 #include "client/locks.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 
 #include "client/meta/plock.h"
 #include "common/clock.h"
@@ -34,7 +37,8 @@ enum {
 	PAUSE_MAX_US = 50000,
 	PAUSE_EACH_US = 1000, /* so many per waiter: a thousand questions a second at most */
 	REPAIR_US = 500000,
-	BUSY_US = 30 * 1000000
+	BUSY_US = 30 * 1000000,
+	LOST_LOG_US = 10 * 1000000
 };
 
 struct holder_key {
@@ -47,7 +51,7 @@ struct lock_holder {
 	uint64_t handle; /* that the last lock came through */
 	struct plock held;
 	unsigned uses; /* requests */
-	bool busy, broken, close;
+	bool busy, broken, close, lapsed;
 	uint64_t repair_us;
 	struct meta_lock range; /* broken: to be made right */
 };
@@ -64,6 +68,7 @@ struct locks {
 };
 
 static void *locks_main(void *arg);
+static void take_all_again(void *arg);
 
 int locks_new(struct meta *m, struct locks **ret)
 {
@@ -89,6 +94,7 @@ int locks_new(struct meta *m, struct locks **ret)
 		free(l);
 		return r;
 	}
+	meta_set_lapsed(m, take_all_again, l);
 	*ret = l;
 	return 0;
 }
@@ -103,8 +109,10 @@ void locks_stop(struct locks *l)
 	cond_broadcast(&l->wake);
 	cond_broadcast(&l->idle);
 	mtx_unlock(&l->lock);
-	if (first)
+	if (first) {
+		meta_set_lapsed(l->m, NULL, NULL);
 		pthread_join(l->thread, NULL);
+	}
 }
 
 static bool free_holder(struct hash_node *n, void *arg)
@@ -189,11 +197,11 @@ static bool busy_locked(struct locks *l, struct lock_holder *h) REQUIRES(l->lock
 	return true;
 }
 
-static void break_locked(struct locks *l, struct lock_holder *h, const struct meta_lock *range)
-	REQUIRES(l->lock)
+static void break_locked(struct locks *l, struct lock_holder *h, const struct meta_lock *range,
+			 uint64_t repair_us) REQUIRES(l->lock)
 {
 	h->range = *range;
-	h->repair_us = clock_us() + REPAIR_US;
+	h->repair_us = repair_us;
 	if (!h->broken)
 		l->n_broken++;
 	h->broken = true; /* and stays busy */
@@ -211,10 +219,17 @@ static void idle_locked(struct locks *l, struct lock_holder *h, const struct met
 		h->close = false;
 		range = &all;
 	}
-	if (range) {
-		break_locked(l, h, range);
+	if (h->lapsed && !range && h->held.n) {
+		h->lapsed = false;
+		break_locked(l, h, &all, clock_us());
 		return;
 	}
+	if (range) {
+		break_locked(l, h, h->lapsed ? &all : range, clock_us() + REPAIR_US);
+		h->lapsed = false;
+		return;
+	}
+	h->lapsed = false;
 	h->busy = false;
 	cond_broadcast(&l->idle);
 }
@@ -356,10 +371,19 @@ enum lock_cancel locks_cancel(struct locks *l, struct lock_req *q)
 	return how;
 }
 
-/* somebody else has what should be ours: the session had lapsed, and it is lost */
-static int restored(int r)
+/* of what should be ours; somebody else has it when the session had lapsed: that is lost */
+static int take_again(struct locks *l, const struct lock_holder *h, const struct meta_lock *x)
 {
-	return r == -EAGAIN ? 0 : r;
+	static struct log_rate rate;
+	unsigned quiet = 0;
+	int r = ask(l, &h->key, x);
+
+	if (r != -EAGAIN)
+		return r;
+	if (log_rate_ok(&rate, LOST_LOG_US, &quiet))
+		log_warn("a lock of inode %" PRIu64 " is lost: somebody else got it (%u more)",
+			 h->key.inode, quiet);
+	return 0;
 }
 
 /* makes the volume hold what h has in a range, without giving up in between what stays; h is busy
@@ -381,9 +405,9 @@ static int restore(struct locks *l, struct lock_holder *h, const struct meta_loc
 			r = ask(l, &h->key, &gap);
 		}
 		if (!r)
-			r = ask(l, &h->key, &o);
+			r = take_again(l, h, &o);
 		if (o.end >= range->end)
-			return restored(r);
+			return r;
 		at = o.end + 1;
 	}
 	if (!r) {
@@ -391,7 +415,7 @@ static int restore(struct locks *l, struct lock_holder *h, const struct meta_loc
 
 		r = ask(l, &h->key, &gap);
 	}
-	return restored(r);
+	return r == -EAGAIN ? 0 : r;
 }
 
 static uint64_t pause_next(const struct locks *l, uint64_t pause_us)
@@ -497,6 +521,34 @@ static void repair(struct locks *l, struct lock_holder *h)
 	if (!r && l->n_waiting)
 		kick_locked(l, h->key.inode);
 	holder_put_locked(l, h);
+	mtx_unlock(&l->lock);
+}
+
+static bool break_held(struct hash_node *n, void *arg)
+{
+	struct lock_holder *h = container_of(n, struct lock_holder, node);
+	struct locks *l = arg;
+
+	if (h->busy) {
+		h->lapsed = true; /* whoever is busy with it says so in the end */
+	} else if (h->held.n) {
+		h->busy = h->broken = true;
+		h->range = whole_file(F_UNLCK);
+		h->repair_us = clock_us();
+		l->n_broken++;
+	}
+	return true;
+}
+
+/* the session had lapsed */
+static void take_all_again(void *arg)
+{
+	struct locks *l = arg;
+
+	mtx_lock(&l->lock);
+	if (!l->stop)
+		hashmap_each(&l->holders, break_held, l);
+	cond_signal(&l->wake);
 	mtx_unlock(&l->lock);
 }
 

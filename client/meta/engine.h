@@ -33,9 +33,10 @@ struct meta {
 	size_t rules_bytes;
 	bool refuse_writes; /* the volume got something that we do not handle */
 	bool gone;	    /* no volume there any more, or another one */
+	void (*lapsed)(void *arg);
+	void *lapsed_arg;
 
-	uint64_t
-		session; /* relaxed atomic; 0: none. Another one when it turns out not to be ours */
+	uint64_t session; /* relaxed atomic; 0: none; another one when it is not ours alone */
 	/* set before start, read only afterwards */
 	uint64_t root; /* what inode 1 of the caller is: with --subdir another one */
 	meta_delete_fn *delete_fn;
@@ -98,6 +99,8 @@ bool open_is(struct meta *m, uint64_t inode);
  * now */
 bool open_unnamed(struct meta *m, uint64_t inode);
 void open_named(struct meta *m, uint64_t inode);
+/* inodes of those without a name, freed by the caller; 0 or -ENOMEM */
+int open_unnamed_list(struct meta *m, uint64_t **ret, size_t *ret_n);
 /* 8 bytes for each open file; false when there are more than OPEN_LIST_MAX */
 bool open_list(struct meta *m, uint8_t ret[OPEN_LIST_MAX * 8], size_t *ret_len);
 

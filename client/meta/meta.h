@@ -276,6 +276,10 @@ void meta_set_compact(struct meta *m, meta_compact_fn *fn, void *arg);
  * on), by whichever thread found out: the heartbeat's, or one in an operation, before that
  * returns */
 void meta_set_changed(struct meta *m, void (*fn)(void *arg, bool gone), void *arg);
+/* called by the heartbeat's thread when our session had lapsed, so that others may have given up
+ * our locks, or when it became another one. May block. NULL: nobody; a call may be under way then,
+ * which ends before meta_stop returns. */
+void meta_set_lapsed(struct meta *m, void (*fn)(void *arg), void *arg);
 /* called when the volume's setting changed (both live as long as the engine), by the heartbeat's
  * thread */
 void meta_set_configured(struct meta *m,

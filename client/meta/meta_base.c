@@ -127,6 +127,14 @@ void meta_set_compact(struct meta *m, meta_compact_fn *fn, void *arg)
 	m->compact_arg = arg;
 }
 
+void meta_set_lapsed(struct meta *m, void (*fn)(void *arg), void *arg)
+{
+	mtx_lock(&m->lock);
+	m->lapsed = fn;
+	m->lapsed_arg = arg;
+	mtx_unlock(&m->lock);
+}
+
 void meta_set_changed(struct meta *m, void (*fn)(void *arg, bool gone), void *arg)
 {
 	m->changed = fn;

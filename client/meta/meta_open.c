@@ -97,6 +97,49 @@ void open_named(struct meta *m, uint64_t inode)
 	mtx_unlock(&m->lock);
 }
 
+struct open_unnamed {
+	uint64_t *v;
+	size_t n;
+};
+
+static bool open_add_unnamed(struct hash_node *n, void *arg)
+{
+	const struct open_file *f = container_of(n, struct open_file, node);
+	struct open_unnamed *u = arg;
+
+	if (f->unnamed && u->v)
+		u->v[u->n] = f->inode;
+	u->n += f->unnamed;
+	return true;
+}
+
+/* counted, then allocated outside of the lock, until it fits */
+int open_unnamed_list(struct meta *m, uint64_t **ret, size_t *ret_n)
+{
+	struct open_unnamed u = {0};
+	size_t cap = 0;
+
+	for (;;) {
+		struct open_unnamed count = {0};
+
+		mtx_lock(&m->lock);
+		hashmap_each(&m->open, open_add_unnamed, &count);
+		if (u.v && count.n <= cap)
+			hashmap_each(&m->open, open_add_unnamed, &u);
+		mtx_unlock(&m->lock);
+		if (u.v && count.n <= cap)
+			break;
+		free(u.v);
+		cap = count.n;
+		u = (struct open_unnamed){.v = calloc(cap + 1, sizeof(*u.v))};
+		if (!u.v)
+			return -ENOMEM;
+	}
+	*ret = u.v;
+	*ret_n = u.n;
+	return 0;
+}
+
 struct open_dump {
 	uint8_t *p;
 	size_t len;

@@ -76,6 +76,8 @@ struct meta_redis {
 	struct meta_progress jobs; /* of the background jobs: how they are stopped */
 	struct workq *deletes;
 	int64_t full_space, full_inodes; /* what statfs read last; relaxed atomics, -1: never */
+	/* what a sign of life found out, for the heartbeat's thread; under base.lock */
+	bool had_lapsed, not_ours;
 	struct lapsed *lapsed; /* of the heartbeat's thread: sessions that look dead */
 	size_t n_lapsed;
 	uint64_t looked_us;	     /* when that was seen */
@@ -91,6 +93,7 @@ struct mark {
 	struct hash128 volume;
 };
 
+enum { SLOT_NONE = -2 };
 struct args {
 	int n;
 	const char *v[ARGS_MAX + 3];
@@ -98,7 +101,7 @@ struct args {
 	unsigned used;
 	char scratch[1024];
 	struct time_ns now;
-	int slot; /* -1: changes nothing */
+	int slot; /* -1: changes nothing; SLOT_NONE: none was free in time, nothing is run */
 };
 
 static inline struct meta_redis *redis_engine(struct meta *m)
@@ -116,8 +119,10 @@ void args_time(struct args *a, struct time_ns t);
 void args_now(struct args *a);
 /* 4 bytes for each group of the caller, the first is his own; kept in buf (str_error tells) */
 void args_gids(struct args *a, const struct meta_ctx *c, struct str *buf);
-/* a changing script: waits for a slot, adds token, number and now; op_end gives the slot back */
+/* a changing script: waits for a slot (for as long as an operation may take, or until then; without
+ * one the script is not run: -ETIMEDOUT), adds token, number and now; op_end gives the slot back */
 void op_begin(struct meta_redis *mr, struct args *a);
+void op_begin_until(struct meta_redis *mr, struct args *a, uint64_t deadline_us);
 void op_end(struct meta_redis *mr, struct args *a);
 
 uint64_t op_deadline(const struct meta_redis *mr);
@@ -183,6 +188,10 @@ void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now,
 int stat_flush(struct meta_redis *mr, uint64_t deadline_us);
 int stat_begin(struct meta_redis *mr, uint64_t deadline_us);
 void *stat_main(void *arg);
+
+/* Our session had lapsed: what others took from it is taken again where it can be. An error: not
+ * all could be asked for, again */
+int session_restore(struct meta_redis *mr, uint64_t deadline_us);
 
 /* sessions of dead clients */
 void stale_clean(struct meta_redis *mr, uint64_t deadline_us);

@@ -25,7 +25,7 @@
 #include "common/object/crypt.h"
 #include "common/thread.h"
 
-enum { LAPSE_BEATS = 5, SWEEP_BEATS = 256 };
+enum { LAPSE_BEATS = 5, SWEEP_BEATS = 256, NUMBER_TRIES = 100 };
 
 static void add_addresses(json_t *list)
 {
@@ -214,7 +214,9 @@ static void take_beat(struct meta_redis *mr, const struct redis_reply *reply)
 		lose_generation(mr);
 }
 
-static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
+enum { SESSION_KNOWN, SESSION_UNKNOWN, SESSION_OTHERS }; /* as heartbeat.lua answers */
+
+static int beat(struct meta_redis *mr, uint64_t deadline_us, int64_t *ret_session)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct meta *m = &mr->base;
@@ -230,7 +232,7 @@ static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
 	crypt_random(random, sizeof(random));
 	clock_real(&now.sec, &now.nsec);
 	args_init(&args, mr);
-	args_u64(&args, m->session);
+	args_u64(&args, session_now(m));
 	args_text(&args, mr->session_json);
 	args_i64(&args, now.sec + (int64_t)(LAPSE_BEATS * m->conf.heartbeat_us / 1000000));
 	args_u64(&args, highest);
@@ -240,10 +242,23 @@ static int beat(struct meta_redis *mr, uint64_t deadline_us, bool *ret_unknown)
 	r = own_eval(mr, SC_HEARTBEAT, &args, deadline_us, &reply);
 	if (r)
 		return r;
-	*ret_unknown = reply_int(reply_at(reply, 2)) == 1;
+	*ret_session = reply_int(reply_at(reply, 2));
 	take_beat(mr, reply);
 	quota_beat(mr, reply_int(reply_at(reply, 3)) > 0, deadline_us);
 	return 0;
+}
+
+/* a sign of life; what it found out waits for the heartbeat's thread */
+static int beat_noted(struct meta_redis *mr, uint64_t deadline_us)
+{
+	int64_t session = SESSION_KNOWN;
+	int r = beat(mr, deadline_us, &session);
+
+	mtx_lock(&mr->base.lock);
+	mr->had_lapsed |= session == SESSION_UNKNOWN;
+	mr->not_ours |= session == SESSION_OTHERS;
+	mtx_unlock(&mr->base.lock);
+	return r;
 }
 
 /* what a mount without a session does instead */
@@ -263,12 +278,11 @@ static int look(struct meta_redis *mr, uint64_t deadline_us)
 int generation_check(struct meta_redis *mr, const struct mark *k, uint64_t deadline_us)
 {
 	struct mark now;
-	bool unknown;
 	int r = mark_take(mr, &now);
 
 	if (r || now.id_len != k->id_len || memcmp(now.id, k->id, k->id_len) != 0)
 		return r; /* somebody was faster */
-	return mr->session_json ? beat(mr, deadline_us, &unknown) : look(mr, deadline_us);
+	return mr->session_json ? beat_noted(mr, deadline_us) : look(mr, deadline_us);
 }
 
 /* false: the end */
@@ -292,25 +306,89 @@ static bool beat_wait(struct meta_redis *mr)
 	return !stop;
 }
 
+/* a number that no session has had */
+static int session_number(struct meta_redis *mr, uint64_t deadline_us)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+	int r;
+
+	args_init(&args, mr);
+	args_text(&args, "nextsession");
+	args_u64(&args, 1);
+	args_now(&args);
+	r = own_eval(mr, SC_COUNTER, &args, deadline_us, &reply);
+	if (!r && reply_int(reply) <= 0)
+		r = -EIO;
+	if (r)
+		return r;
+	__atomic_store_n(&mr->base.session, (uint64_t)reply_int(reply), __ATOMIC_RELAXED);
+	if (!mr->session_json)
+		mr->session_json = session_json(mr->base.conf.mount_point);
+	return mr->session_json ? 0 : -ENOMEM;
+}
+
+/* The database went back, and numbers of sessions came again: until one is ours alone. The other
+ * one goes on with the old number, and whatever of ours is left under it. */
+static int session_take(struct meta_redis *mr, uint64_t deadline_us)
+{
+	int64_t session = SESSION_OTHERS;
+	int r = 0;
+
+	for (int i = 0; i < NUMBER_TRIES && !r && session == SESSION_OTHERS; i++) {
+		r = session_number(mr, deadline_us);
+		if (!r)
+			r = beat(mr, deadline_us, &session);
+	}
+	return !r && session == SESSION_OTHERS ? -EEXIST : r;
+}
+
+/* what the sign of life found out */
+static int beat_follow(struct meta_redis *mr, uint64_t deadline_us)
+{
+	uint64_t old = session_now(&mr->base);
+	bool not_ours, lapsed;
+	int r = 0;
+
+	mtx_lock(&mr->base.lock);
+	not_ours = mr->not_ours;
+	lapsed = mr->had_lapsed;
+	mr->not_ours = mr->had_lapsed = false;
+	mtx_unlock(&mr->base.lock);
+	if (!not_ours && !lapsed)
+		return 0;
+	if (not_ours)
+		r = session_take(mr, deadline_us);
+	if (!r && not_ours)
+		log_warn("session %" PRIu64 " is another client's too: this mount is %" PRIu64
+			 " from now on",
+			 old, session_now(&mr->base));
+	if (!r)
+		r = session_restore(mr, deadline_us);
+	if (!r)
+		return 0;
+	mtx_lock(&mr->base.lock); /* with the next beat */
+	mr->had_lapsed = true;
+	mr->not_ours |= not_ours && session_now(&mr->base) == old;
+	mtx_unlock(&mr->base.lock);
+	return r;
+}
+
 static void *beat_main(void *arg)
 {
 	struct meta_redis *mr = arg;
 	static struct log_rate rate;
 	unsigned beats = 0, quiet;
-	bool unknown;
 
 	while (beat_wait(mr)) {
 		uint64_t deadline = clock_us() + mr->base.conf.heartbeat_us;
 		int r;
 
-		unknown = false;
-		r = mr->base.conf.read_only ? look(mr, deadline) : beat(mr, deadline, &unknown);
+		r = mr->base.conf.read_only ? look(mr, deadline) : beat_noted(mr, deadline);
+		if (!r)
+			r = beat_follow(mr, deadline);
 		if (r && log_rate_ok(&rate, 60 * 1000000, &quiet))
 			log_warn("no heartbeat to %s: %s", redis_name(mr->own_redis), strerror(-r));
-		if (unknown)
-			log_warn("session %" PRIu64 " had lapsed: locks and unlinked open files "
-				 "of this mount were given up by others",
-				 mr->base.session);
 		if (r || mr->base.conf.read_only || mr->base.conf.no_bgjob)
 			continue;
 		stale_clean(mr, deadline);
@@ -322,24 +400,9 @@ static void *beat_main(void *arg)
 
 static int session_new(struct meta_redis *mr, struct str *err)
 {
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	uint64_t deadline = op_deadline(mr);
-	struct args args;
-	bool unknown;
-	int r;
+	int r = session_take(mr, deadline);
 
-	args_init(&args, mr);
-	args_text(&args, "nextsession");
-	args_u64(&args, 1);
-	args_now(&args);
-	r = own_eval(mr, SC_COUNTER, &args, deadline, &reply);
-	if (!r && reply_int(reply) <= 0)
-		r = -EIO;
-	if (!r) {
-		mr->base.session = (uint64_t)reply_int(reply);
-		mr->session_json = session_json(mr->base.conf.mount_point);
-		r = mr->session_json ? beat(mr, deadline, &unknown) : -ENOMEM;
-	}
 	if (!r)
 		r = stat_begin(mr, deadline);
 	if (r)
@@ -399,16 +462,31 @@ int redis_start(struct meta *m, struct str *err)
 	return r;
 }
 
+/* whoever has our number too keeps what lies under it */
+static bool session_is_others(struct meta_redis *mr, uint64_t sid)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	const char *json;
+	size_t n;
+
+	if (redis_once(mr->own_redis, op_deadline(mr), &reply, "HGET %ssessionInfos %llu",
+		       mr->prefix, (unsigned long long)sid))
+		return false;
+	json = reply_text(reply, &n);
+	return json && mr->session_json && strcmp(json, mr->session_json) != 0;
+}
+
 static void session_end(struct meta_redis *mr)
 {
 	uint64_t sid = session_now(&mr->base);
-	int unclean = sustained_end(mr, sid, ""), r;
+	bool others = session_is_others(mr, sid);
+	int unclean = others ? 1 : sustained_end(mr, sid, ""), r;
 
 	/* what was begun is ended, for as long as an operation may take */
 	__atomic_store_n(&mr->delete_until_us, op_deadline(mr), __ATOMIC_RELAXED);
 	workq_free(mr->deletes);
 	mr->deletes = NULL;
-	if (session_unlock(mr, sid, "", op_deadline(mr)))
+	if (!others && session_unlock(mr, sid, "", op_deadline(mr)))
 		unclean = 1;
 	if (unclean)
 		return; /* whoever finds the lapsed session does the rest */

@@ -31,6 +31,7 @@ enum {
 	SWEEP_FIELDS = 400,   /* of one script */
 	SWEEP_AGE_SEC = 3600, /* no operation asks again for so long */
 	FIELD_MAX = 32,
+	SUSTAIN_STEP = 40, /* texts of numbers that args have room for */
 };
 
 struct lapsed {
@@ -87,6 +88,54 @@ int session_leave(struct meta_redis *mr, uint64_t sid, const char *seen, uint64_
 	args_now(&args);
 	r = own_eval(mr, SC_LEAVE, &args, deadline_us, &reply);
 	return !r && reply_int(reply) == 0 ? -EAGAIN : r;
+}
+
+/* open files without a name, lost ones counted */
+static int sustain(struct meta_redis *mr, const uint64_t *v, size_t n, uint64_t deadline_us,
+		   size_t *ret_lost)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	struct args args;
+	int r;
+
+	args_init(&args, mr);
+	args_u64(&args, session_now(&mr->base));
+	for (size_t i = 0; i < n; i++)
+		args_u64(&args, v[i]);
+	r = own_eval(mr, SC_SUSTAIN, &args, deadline_us, &reply);
+	*ret_lost += reply_len(reply);
+	for (size_t i = 0; i < reply_len(reply); i++)
+		log_warn("inode %" PRId64 ", open without a name, was deleted by others",
+			 reply_int(reply_at(reply, i)));
+	return r;
+}
+
+int session_restore(struct meta_redis *mr, uint64_t deadline_us)
+{
+	struct meta *m = &mr->base;
+	void (*fn)(void *arg);
+	size_t n, lost = 0;
+	uint64_t *v;
+	void *arg;
+	int r = open_unnamed_list(m, &v, &n);
+
+	if (r)
+		return r;
+	for (size_t i = 0; i < n && !r; i += SUSTAIN_STEP)
+		r = sustain(mr, v + i, MIN(n - i, (size_t)SUSTAIN_STEP), deadline_us, &lost);
+	free(v);
+	if (r)
+		return r;
+	log_warn("session %" PRIu64 " had lapsed: of %zu open files without a name %zu are lost; "
+		 "locks are taken again where they are free",
+		 session_now(m), n, lost);
+	mtx_lock(&m->lock);
+	fn = m->lapsed;
+	arg = m->lapsed_arg;
+	mtx_unlock(&m->lock);
+	if (fn)
+		fn(arg);
+	return 0;
 }
 
 bool job_gate(struct meta_redis *mr, const char *stamp, int64_t now_sec, uint64_t period_us,

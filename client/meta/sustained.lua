@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The last close of a file without a name.
--- ARGV: token, number, now, inode (text), session, '' or its expiry as it was seen: only if that did
---    not move
+-- ARGV: token, number, now, inode (text), session, '' or its expiry as it was seen: only if that
+--    did not move
 -- -> {'gone', length, uid and gid (8 bytes)}, {'nothing', the same}: it had no data, or {'kept'}:
 --    it has a name again, or is not there; {'lives'}: the session does, or is gone already
 local old = done()

@@ -400,6 +400,92 @@ static void a_crowd_goes_one_by_one(void **state)
 	}
 }
 
+/* the volume has it of that owner */
+static bool holds(uint64_t owner, uint64_t at)
+{
+	bool any = false;
+
+	mtx_lock(&fake.lock);
+	for (size_t i = 0; i < fake.has[owner].n; i++) {
+		const struct meta_lock *x = &fake.has[owner].l[i];
+
+		any |= x->start <= at && at <= x->end;
+	}
+	mtx_unlock(&fake.lock);
+	return any;
+}
+
+struct hanging {
+	struct locks *l;
+	int status;
+};
+
+static void *set_hanging(void *arg)
+{
+	struct hanging *h = arg;
+
+	h->status = set(h->l, 1, F_WRLCK, 30, 39);
+	return NULL;
+}
+
+/* the session had lapsed: what the volume has of 1 and 2 is gone, and 3 got some of it */
+static void what_was_given_up_is_taken_again_where_it_is_free(void **state)
+{
+	const struct meta_lock others = {F_WRLCK, 1, 20, 29};
+	struct locks *l = *state;
+
+	assert_int_equal(set(l, 1, F_WRLCK, 0, 9), 0);
+	assert_int_equal(set(l, 1, F_RDLCK, 20, 29), 0);
+	assert_int_equal(set(l, 1, F_WRLCK, 40, 49), 0);
+	assert_int_equal(set(l, 2, F_RDLCK, 60, 69), 0);
+	mtx_lock(&fake.lock);
+	for (int i = 0; i < OWNERS; i++)
+		plock_fini(&fake.has[i]);
+	assert_int_equal(plock_set(&fake.has[3], &others), 0);
+	fake.fail = 3; /* and some answers are lost meanwhile */
+	mtx_unlock(&fake.lock);
+	fake.base.lapsed(fake.base.lapsed_arg);
+	for (int i = 0; i < 500 && !(holds(1, 0) && holds(1, 40) && holds(2, 60)); i++)
+		usleep(10000);
+	assert_true(holds(1, 0) && holds(1, 40) && holds(2, 60));
+	assert_false(holds(1, 20));
+	assert_true(holds(3, 20));
+	/* it goes on: nobody is left busy */
+	assert_int_equal(set(l, 1, F_UNLCK, 0, LOCK_EOF), 0);
+	assert_int_equal(set(l, 2, F_WRLCK, 0, 9), 0);
+	locks_close(l, 7, 2);
+}
+
+/* while a call is under way: once it has ended */
+static void who_is_busy_takes_its_locks_again_too(void **state)
+{
+	struct locks *l = *state;
+	struct hanging h = {.l = l};
+	pthread_t t;
+
+	assert_int_equal(set(l, 1, F_WRLCK, 0, 9), 0);
+	mtx_lock(&fake.lock);
+	fake.hang = true;
+	mtx_unlock(&fake.lock);
+	assert_int_equal(pthread_create(&t, NULL, set_hanging, &h), 0);
+	mtx_lock(&fake.lock);
+	while (!fake.hanging)
+		cond_wait(&fake.changed, &fake.lock);
+	plock_fini(&fake.has[1]);
+	mtx_unlock(&fake.lock);
+	fake.base.lapsed(fake.base.lapsed_arg);
+	mtx_lock(&fake.lock);
+	fake.hang = false;
+	cond_broadcast(&fake.changed);
+	mtx_unlock(&fake.lock);
+	pthread_join(t, NULL);
+	assert_int_equal(h.status, 0);
+	for (int i = 0; i < 500 && !(holds(1, 0) && holds(1, 30)); i++)
+		usleep(10000);
+	assert_true(holds(1, 0) && holds(1, 30));
+	locks_close(l, 7, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -411,6 +497,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(an_unknown_outcome_is_put_right, start, stop),
 		cmocka_unit_test_setup_teardown(the_end_ends_every_wait, start, stop),
 		cmocka_unit_test_setup_teardown(a_crowd_goes_one_by_one, start, stop),
+		cmocka_unit_test_setup_teardown(what_was_given_up_is_taken_again_where_it_is_free,
+						start, stop),
+		cmocka_unit_test_setup_teardown(who_is_busy_takes_its_locks_again_too, start, stop),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -457,6 +457,17 @@ static int do_unlock(struct world *w)
 	return run_args(w, SC_UNLOCK, &args);
 }
 
+static int do_sustain(struct world *w)
+{
+	struct args args;
+
+	args_init(&args, w->mr);
+	args_u64(&args, 77);
+	args_u64(&args, w->gone);
+	args_u64(&args, w->f);
+	return run_args(w, SC_SUSTAIN, &args);
+}
+
 static int do_flock(struct world *w)
 {
 	return meta_flock(w->m, w->f, 5, F_WRLCK);
@@ -547,6 +558,7 @@ static const struct {
 	{"sweep", do_sweep, 2},
 	{"gate", do_gate, 0},
 	{"unlock", do_unlock, 1},
+	{"sustain", do_sustain, 1},
 	{"counter", do_counter, 2},
 	{"flock", do_flock, 2},
 	{"setlk", do_setlk, 2},

@@ -219,6 +219,133 @@ static void a_write_that_stands_there_is_done(void **state)
 	close_meta(m);
 }
 
+/* --- our own --- */
+
+static void count_lapses(void *arg)
+{
+	__atomic_add_fetch((unsigned *)arg, 1, __ATOMIC_RELAXED);
+}
+
+static uint64_t open_nameless(struct meta *m, const char *name)
+{
+	struct chunk_list l;
+	uint64_t inode = make(m, name);
+
+	assert_int_equal(meta_open(m, &root_ctx, inode, O_RDWR, &l), 0);
+	chunk_list_fini(&l);
+	assert_int_equal(meta_unlink(m, &root_ctx, INODE_ROOT, name), 0);
+	return inode;
+}
+
+/* as others clean it up: one of its nameless files is gone, one they did not get to */
+static void who_had_lapsed_takes_back_what_is_there(void **state)
+{
+	unsigned lapses = 0;
+	uint64_t kept, lost;
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_beating();
+	meta_set_lapsed(m, count_lapses, &lapses);
+	kept = open_nameless(m, "kept");
+	lost = open_nameless(m, "lost");
+	assert_int_equal(raw_int("SCARD session1"), 2);
+	usleep(3 * BEAT_US);
+	assert_int_equal(__atomic_load_n(&lapses, __ATOMIC_RELAXED), 0);
+	raw_of("DEL i", lost);
+	raw_run("EVAL redis.call('DEL','session1')redis.call('HDEL','sessionInfos','1')"
+		"redis.call('ZREM','allSessions','1') 0");
+	assert_true(becomes("SCARD session1", 1));
+	assert_int_equal(raw_of("SISMEMBER session1 ", kept), 1);
+	for (int i = 0; i < TRIES && !__atomic_load_n(&lapses, __ATOMIC_RELAXED); i++)
+		usleep(PAUSE_US);
+	assert_int_equal(__atomic_load_n(&lapses, __ATOMIC_RELAXED), 1);
+	assert_int_equal(meta_close(m, kept), 0);
+	assert_int_equal(meta_close(m, lost), 0);
+	assert_int_equal(raw_int("EXISTS session1"), 0);
+	assert_int_equal(raw_of("EXISTS i", kept), 0);
+	close_meta(m);
+	assert_int_equal(raw_int("EXISTS allSessions sessionInfos"), 0);
+}
+
+static void a_number_that_went_back_is_raised(void **state)
+{
+	struct meta *a, *b;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	a = open_redis(NULL);
+	b = open_beating();
+	assert_int_equal(meta_session_id(b), 2);
+	raw_run("SET nextsession 0");
+	assert_true(becomes("GET nextsession", 2));
+	/* what is no number is left alone, and nobody dies of it */
+	raw_run("SET nextsession abc");
+	raw_run("ZADD allSessions 1000 2");
+	for (int i = 0; i < TRIES && raw_int("ZSCORE allSessions 2") <= 1000; i++)
+		usleep(PAUSE_US);
+	assert_true(raw_int("ZSCORE allSessions 2") > 1000);
+	raw_run("SET nextsession 2");
+	close_meta(b);
+	close_meta(a);
+}
+
+static void a_number_that_is_anothers_is_given_up(void **state)
+{
+	unsigned lapses = 0;
+	struct meta *m, *other;
+	uint64_t kept;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_beating();
+	meta_set_lapsed(m, count_lapses, &lapses);
+	kept = open_nameless(m, "kept");
+	/* the database went back to before we came, and another one came first */
+	raw_run("EVAL redis.call('HSET','sessionInfos','1','{}')redis.call('DEL','session1')"
+		"redis.call('SADD','session1','99')redis.call('SADD','locked1','lockf9') 0");
+	for (int i = 0; i < TRIES && !__atomic_load_n(&lapses, __ATOMIC_RELAXED); i++)
+		usleep(PAUSE_US);
+	assert_int_equal(meta_session_id(m), 2);
+	assert_int_equal(raw_of("SISMEMBER session2 ", kept), 1);
+	assert_int_equal(raw_int("HEXISTS sessionInfos 2"), 1);
+	make(m, "more");
+	assert_int_equal(meta_close(m, kept), 0);
+	assert_int_equal(raw_of("EXISTS i", kept), 0);
+	/* who comes now asks for numbers until one is nobody's */
+	raw_run("HSET sessionInfos 3 {}");
+	other = open_redis(NULL);
+	assert_int_equal(meta_session_id(other), 4);
+	close_meta(other);
+	/* and whoever ends with a number that is another's by now takes nothing from it */
+	close_meta(m);
+	assert_int_equal(raw_int("EXISTS session1 locked1"), 2);
+	assert_int_equal(raw_int("HEXISTS sessionInfos 1"), 1);
+}
+
+static void who_ends_with_anothers_number_takes_nothing(void **state)
+{
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_redis(NULL);
+	make(m, "f");
+	raw_run("HSET sessionInfos 1 {}");
+	raw_run("SADD session1 99");
+	raw_run("SADD locked1 lockf9");
+	raw_run("HSET lockf9 1_01 W");
+	close_meta(m);
+	assert_int_equal(raw_int("EXISTS session1 locked1 lockf9"), 3);
+	assert_int_equal(raw_int("HEXISTS sessionInfos 1"), 1);
+	assert_int_equal(raw_int("ZCARD allSessions"), 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -228,6 +355,10 @@ int main(void)
 		cmocka_unit_test(results_outlive_their_session_by_an_hour),
 		cmocka_unit_test(a_sweep_takes_pages),
 		cmocka_unit_test(a_write_that_stands_there_is_done),
+		cmocka_unit_test(who_had_lapsed_takes_back_what_is_there),
+		cmocka_unit_test(a_number_that_went_back_is_raised),
+		cmocka_unit_test(a_number_that_is_anothers_is_given_up),
+		cmocka_unit_test(who_ends_with_anothers_number_takes_nothing),
 	};
 
 	return cmocka_run_group_tests(tests, start_server, stop_server);
