@@ -141,6 +141,7 @@ static int leave(void *arg, const struct walk_dir *d)
 	const struct fsck_conf *conf = t->f->conf;
 	uint64_t before = t->f->findings;
 	bool fix_attr = false, fix_stat = false;
+	size_t removed = 0;
 	int r = 0;
 
 	/* the trash's top is made up when it is not there, and nobody counts its links */
@@ -153,19 +154,22 @@ static int leave(void *arg, const struct walk_dir *d)
 			   d->attr.nlink, 2 + d->subdirs);
 		fix_attr = true;
 	}
-	if (d->damaged)
-		fsck_found(t->f, d->inode, d->path, "%zu of its entries are damaged", d->damaged);
+	if (d->damaged) {
+		fsck_found(t->f, d->inode, d->path, "%zu of its entries are damaged%s", d->damaged,
+			   conf->repair ? "" : ": fsck --repair --path PATH removes them");
+		r = conf->repair ? meta_repair_entries(&t->f->m->scan, d->inode, &removed) : 0;
+		t->f->repaired += r == 0 && removed;
+	}
 	/* a directory in the trash has none */
-	if (d->inode < INODE_TRASH && d->inode != INODE_ROOT && d->parent < INODE_TRASH)
+	if (r == 0 && d->inode < INODE_TRASH && d->inode != INODE_ROOT && d->parent < INODE_TRASH)
 		r = check_stat(t, d, &fix_stat);
 	if (conf->sync_stat && d->inode < INODE_TRASH && d->parent < INODE_TRASH)
 		fix_stat |= conf->repair && t->f->m->setting->dir_stats;
-	if (r == 0 && conf->repair && (fix_attr || fix_stat)) {
+	if (r == 0 && conf->repair && (fix_attr || fix_stat))
 		r = repair(t, d, fix_attr, fix_stat);
-		/* what was put right is told, but wrong no more */
-		if (r == 0 && d->damaged == 0)
-			t->f->findings = before;
-	}
+	/* what was put right is told, but wrong no more */
+	if (r == 0 && conf->repair && (fix_attr || fix_stat || removed) && removed >= d->damaged)
+		t->f->findings = before;
 	return r;
 }
 

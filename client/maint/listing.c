@@ -12,16 +12,25 @@ void listing_fini(struct listing *l)
 	*l = (struct listing){.e = NULL};
 }
 
+bool listing_is_entry(const struct scan_item *it)
+{
+	uint64_t inode;
+	uint8_t type;
+
+	return it->name_len && it->name_len <= NAME_LEN_MAX &&
+	       !memchr(it->name, '\0', it->name_len) && !memchr(it->name, '/', it->name_len) &&
+	       entry_decode((const uint8_t *)it->value, it->value_len, &type, &inode) == 0;
+}
+
 static int add(struct listing *l, const struct scan_item *it)
 {
 	struct listed e = {.name = l->names.len, .name_len = (uint16_t)it->name_len};
 
-	if (it->name_len == 0 || it->name_len > NAME_LEN_MAX ||
-	    memchr(it->name, '\0', it->name_len) || memchr(it->name, '/', it->name_len) ||
-	    entry_decode((const uint8_t *)it->value, it->value_len, &e.type, &e.inode) < 0) {
+	if (!listing_is_entry(it)) {
 		l->damaged++;
 		return 0;
 	}
+	(void)entry_decode((const uint8_t *)it->value, it->value_len, &e.type, &e.inode);
 	if (l->n == l->cap) {
 		size_t cap = l->cap ? l->cap * 2 : 64;
 		struct listed *more = reallocarray(l->e, cap, sizeof(*more));

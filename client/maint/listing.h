@@ -33,4 +33,7 @@ int listing_read(const struct scan *s, uint64_t inode, struct listing *ret);
 /* a whole HSCAN reply with the cursor "0"; -EAGAIN: it is not the whole */
 int listing_from_reply(const struct redis_reply *r, struct listing *ret);
 
+/* whether a field of a directory's hash is an entry */
+bool listing_is_entry(const struct scan_item *it);
+
 #endif

@@ -4,12 +4,14 @@
 
 #include <inttypes.h>
 
+#include "client/maint/listing.h"
 #include "client/meta/reply.h"
 #include "client/meta/script_text.h"
 #include "common/clock.h"
 #include "common/embed.h"
 
 EMBED(lua_repairdir, "client/maint/repairdir.lua");
+EMBED(lua_repairentry, "client/maint/repairentry.lua");
 extern const char lua_prelude[] __attribute__((visibility("hidden"))); /* meta_redis.c */
 
 static void put_time(char p[12], struct time_ns t)
@@ -20,15 +22,15 @@ static void put_time(char p[12], struct time_ns t)
 		p[8 + i] = (char)(t.nsec >> (24 - 8 * i));
 }
 
-static int run(const struct scan *s, int argc, const char **v, const size_t *len)
+static int run(const struct scan *s, const char *body, int argc, const char **v, const size_t *len)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	_cleanup_(str_fini) struct str text = STR_INIT;
 	struct redis_script script;
-	int r = script_text_add(&text, lua_prelude, lua_repairdir);
+	int r = script_text_add(&text, lua_prelude, body);
 
 	if (r == 0)
-		r = redis_script_init(&script, "repairdir", "", str_c(&text));
+		r = redis_script_init(&script, "repair", "", str_c(&text));
 	if (r)
 		return r;
 	r = redis_eval(s->redis, clock_us() + s->timeout_us, &script, 1, argc, v, len, &reply);
@@ -77,5 +79,50 @@ int meta_repair_dir(const struct scan *s, const struct setting *set, const struc
 			      strlen(v[9]),
 			      1,
 			      0};
-	return run(s, ARRAY_LEN(v), v, len);
+	return run(s, lua_repairdir, ARRAY_LEN(v), v, len);
+}
+
+/* --- what is no entry --- */
+
+struct sweep {
+	const struct scan *scan;
+	const char *key, *inode;
+	size_t n;
+};
+
+static int sweep_page(void *arg, size_t n, const struct scan_item *items)
+{
+	struct sweep *w = arg;
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i++) {
+		const struct scan_item *it = &items[i];
+		const char *v[] = {w->key, w->inode, it->name, it->value, "", "0", ""};
+		const size_t len[] = {
+			strlen(w->key), strlen(w->inode), it->name_len, it->value_len, 0, 1, 0};
+
+		if (listing_is_entry(it))
+			continue;
+		r = run(w->scan, lua_repairentry, ARRAY_LEN(v), v, len);
+		w->n += r == 0;
+		r = r == -EAGAIN ? 0 : r; /* it is another by now, or gone */
+	}
+	return r;
+}
+
+int meta_repair_entries(const struct scan *s, uint64_t inode, size_t *ret_n)
+{
+	_cleanup_(str_fini) struct str setting = STR_INIT;
+	char key[32];
+	struct sweep w = {.scan = s, .inode = key + 1};
+	int r;
+
+	(void)snprintf(key, sizeof(key), "d%" PRIu64, inode);
+	str_addf(&setting, "%ssetting", s->prefix);
+	r = str_error(&setting);
+	w.key = str_c(&setting);
+	if (r == 0)
+		r = scan_hash(s, key, sweep_page, &w);
+	*ret_n = w.n;
+	return r;
 }

@@ -12,5 +12,8 @@
  * done. */
 int meta_repair_dir(const struct scan *s, const struct setting *set, const struct walk_dir *dir,
 		    const struct attr *attr, bool stat);
+/* Removes what is no entry from a directory: a field whose value is not one, or whose name cannot
+ * be one. *ret_n: how many */
+int meta_repair_entries(const struct scan *s, uint64_t inode, size_t *ret_n);
 
 #endif

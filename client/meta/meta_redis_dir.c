@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading a directory: HSCAN to the end, names once (a hash that is being resized repeats some),
  * then the records in batches. Any thread that may block. */
-#include "client/meta/meta_redis.h"
+#include "client/meta/tree.h"
 
 #include "common/clock.h"
 #include "common/hash.h"
@@ -15,6 +15,7 @@ struct listing {
 	size_t *at; /* offset of each name */
 	size_t n, cap;
 	struct str names;
+	size_t damaged; /* left out */
 };
 
 static int listing_grow(struct listing *l)
@@ -44,11 +45,12 @@ static int listing_add(struct listing *l, const struct redis_reply *name,
 	uint8_t type;
 	int r;
 
-	/* what cannot be a name is damage, and is left out */
-	if (!s || n == 0 || n > NAME_LEN_MAX || memchr(s, '/', n) || memchr(s, '\0', n))
+	/* one that is damaged must not hide the others */
+	if (!s || n == 0 || n > NAME_LEN_MAX || memchr(s, '/', n) || memchr(s, '\0', n) || !v ||
+	    entry_decode((const uint8_t *)v, len, &type, &inode)) {
+		l->damaged++;
 		return 0;
-	if (!v || entry_decode((const uint8_t *)v, len, &type, &inode))
-		return -EIO;
+	}
 	if (l->n == l->cap) {
 		r = listing_grow(l);
 		if (r)
@@ -67,7 +69,7 @@ static int listing_page(void *arg, const struct redis_reply *page)
 	int r = 0;
 
 	if (!page) { /* the beginning, perhaps again */
-		l->n = 0;
+		l->n = l->damaged = 0;
 		str_reset(&l->names);
 		return 0;
 	}
@@ -208,6 +210,8 @@ int redis_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_di
 		free(d);
 		return r == -ESTALE ? -EIO : r;
 	}
+	if (l.damaged)
+		tree_damaged(inode, l.damaged);
 	free(l.at);
 	d->n = l.n;
 	d->entries = l.e;

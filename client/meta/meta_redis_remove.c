@@ -68,6 +68,9 @@ static int batch_eval(struct removal *rm, uint64_t dir, const struct tree_entry 
 	return r;
 }
 
+/* so often is a tree emptied into which others put new things */
+enum { TRIES = 20 };
+
 static int remove_batch(struct removal *rm, uint64_t dir, const struct tree_entry *e, size_t n)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
@@ -183,11 +186,14 @@ int redis_remove_tree(struct meta *m, const struct meta_ctx *c, uint64_t parent,
 	if (a.type != INODE_DIR)
 		return remove_batch(&rm, parent, &e, 1);
 	r = may_empty(&rm, e.inode);
-	for (int i = 0; i < 20 && !r; i++) {
+	for (int i = 0; i < TRIES && !r; i++) {
 		r = tree_walk(&rm.t, e.inode, 0);
 		if (!r)
 			r = remove_dir(mr, c, parent, name, skip_trash);
-		if (r != -ENOTEMPTY) /* else somebody made something new in it */
+		if (r == -ENOTEMPTY && rm.t.damaged)
+			r = -EIO; /* only fsck takes that out */
+		/* else somebody made something new in it */
+		if (r != -ENOTEMPTY || i == TRIES - 1)
 			break;
 		r = 0;
 	}

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 
 #include "client/meta/scan.h"
+#include "common/log.h"
 #include "common/workq.h"
 
 enum { AGAIN = 20 };
@@ -24,6 +25,7 @@ struct frame {
 	struct str names;
 	bool read;
 	unsigned again;
+	size_t damaged;
 	unsigned others; /* threads at its subdirectories; under the tree's lock */
 };
 struct helper {
@@ -50,6 +52,17 @@ static void tree_failed(struct tree *t, int r)
 	if (r && !t->error)
 		t->error = r;
 	mtx_unlock(&t->lock);
+}
+
+void tree_damaged(uint64_t inode, size_t n)
+{
+	static struct log_rate rate;
+	unsigned quiet;
+
+	if (log_rate_ok(&rate, 60 * 1000000, &quiet))
+		log_error("directory %" PRIu64 ": %zu damaged entries are left out (stoke fsck "
+			  "--repair --path PATH removes them)",
+			  inode, n);
 }
 
 void tree_count(struct tree *t, uint64_t files, uint64_t bytes)
@@ -128,12 +141,12 @@ static int reading_page(void *arg, size_t n, const struct scan_item *items)
 	for (size_t i = 0; i < n && !r; i++) {
 		struct tree_entry e = {.name = items[i].name, .name_len = items[i].name_len};
 
-		/* what cannot be a name is damage, and is left where it is */
-		if (!name_ok(&items[i]))
+		/* what is no entry is left where it is */
+		if (!name_ok(&items[i]) || entry_decode((const uint8_t *)items[i].value,
+							items[i].value_len, &e.type, &e.inode)) {
+			rd->f->damaged++;
 			continue;
-		if (entry_decode((const uint8_t *)items[i].value, items[i].value_len, &e.type,
-				 &e.inode))
-			return -EIO;
+		}
 		if (e.type == INODE_DIR) {
 			r = frame_sub(rd->f, &e);
 			continue;
@@ -151,14 +164,20 @@ static int frame_read(struct tree *t, struct frame *f)
 	struct reading rd = {.t = t, .f = f};
 	struct scan scan;
 	char key[24];
+	int r;
 
-	f->n = f->next = 0;
+	f->n = f->next = f->damaged = 0;
 	f->read = true;
 	str_fini(&f->names);
 	f->names = (struct str)STR_INIT;
 	scan_init(&scan, t->mr->scan_redis, t->progress ? &t->progress->cancel : NULL);
 	snprintf(key, sizeof(key), "d%" PRIu64, f->d.inode);
-	return scan_hash(&scan, key, reading_page, &rd);
+	r = scan_hash(&scan, key, reading_page, &rd);
+	if (!r && f->damaged) {
+		tree_damaged(f->d.inode, f->damaged);
+		__atomic_store_n(&t->damaged, true, __ATOMIC_RELAXED);
+	}
+	return r;
 }
 
 /* --- walking --- */
@@ -244,6 +263,8 @@ static int frame_leave(struct tree *t, struct frame *f)
 	r = tree_error(t);
 	if (!r && t->ops->leave)
 		r = t->ops->leave(t, &f->d);
+	if (r == -ENOTEMPTY && f->damaged)
+		return -EIO; /* only fsck takes that out */
 	if (r == -ENOTEMPTY && f->again++ < AGAIN) {
 		f->read = false;
 		return 1;

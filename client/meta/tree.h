@@ -48,10 +48,13 @@ struct tree {
 	struct cond ended;
 	unsigned idle; /* threads that could be started */
 	int error;     /* the first */
+	bool damaged;  /* some directory has fields that are no entries; relaxed atomic */
 };
 
 /* 0, or the first error of ops or of Redis; -EINTR: progress->cancel was set */
 int tree_walk(struct tree *t, uint64_t inode, uint64_t tag);
+/* says, not too often, that entries of a directory are left out */
+void tree_damaged(uint64_t inode, size_t n);
 void tree_count(struct tree *t, uint64_t files, uint64_t bytes);
 
 #endif

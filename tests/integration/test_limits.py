@@ -146,3 +146,32 @@ def test_requests_have_an_end(lab, redis, file_volume):
     os.write(fd, b"summary 1 1 1\n")
     os.close(fd)
     assert m.stop() == 0
+
+
+def test_a_damaged_entry_hides_no_others(lab, redis, file_volume):
+    c = redis.client(1)
+    m = lab.mount(file_volume, flags=["--dir-entry-cache", "0", "--entry-cache", "0"])
+    os.makedirs(m.path("d/sub"))
+    for i in range(20):
+        write_file(m.path(f"d/f{i}"), b"x")
+    d = os.stat(m.path("d")).st_ino
+    c.hset(f"d{d}", "short", b"\1\0\0")
+    c.hset(f"d{d}", "a/b", c.hget(f"d{d}", "f1"))
+    names = sorted(["sub"] + [f"f{i}" for i in range(20)])
+    assert sorted(os.listdir(m.path("d"))) == names and sorted(os.listdir(m.path("d"))) == names
+    assert m.text().count("2 damaged entries are left out") == 1, m.text()
+    with pytest.raises(OSError):
+        os.stat(m.path("d/short"))
+    r = lab.stoke("rmr", m.path("d"), check=False)
+    assert r.returncode != 0 and os.listdir(m.path("d")) == []
+    write_file(m.path("d/new"), b"y")
+    assert m.stop() == 0
+    before = c.hgetall(f"d{d}")
+    r = lab.stoke("fsck", file_volume, "--path", "/d", check=False)
+    assert r.returncode == 1 and "2 of its entries are damaged" in r.stdout and c.hgetall(f"d{d}") == before
+    lab.stoke("fsck", file_volume, "--path", "/d", "--repair")
+    assert set(before) - set(c.hgetall(f"d{d}")) == {b"short", b"a/b"}
+    assert "damaged" not in lab.stoke("fsck", file_volume).stdout
+    m = lab.mount(file_volume)
+    lab.stoke("rmr", m.path("d"))
+    assert not os.path.exists(m.path("d"))
