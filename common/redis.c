@@ -28,6 +28,7 @@ enum {
 	BACKOFF_LAST_US = 1000000,
 	TEXT_MAX = 256,
 	REFUSAL_US = 60000000,
+	ANOTHER_US = 1000000,
 };
 
 /* --- connecting --- */
@@ -398,11 +399,11 @@ static void refused(struct redis *r, const char *text)
 	bool tell;
 
 	mtx_lock(&r->lock);
-	tell = strcmp(text, r->refusal) != 0 || now - r->refusal_us >= REFUSAL_US;
-	if (tell) {
-		snprintf(r->refusal, sizeof(r->refusal), "%s", text);
+	tell = !r->refusal_us || now - r->refusal_us >= REFUSAL_US ||
+	       (strcmp(text, r->refusal) != 0 && now - r->refusal_us >= ANOTHER_US);
+	if (tell)
 		r->refusal_us = now;
-	}
+	snprintf(r->refusal, sizeof(r->refusal), "%s", text);
 	mtx_unlock(&r->lock);
 	if (tell)
 		log_error("%s: %s", r->name, text);

@@ -88,8 +88,8 @@ int redis_next(struct redis_conn *c, uint64_t deadline_us, struct redis_reply **
 const char *redis_error(const struct redis_conn *c);
 
 /* What the server said when it last refused a command of redis_once or redis_eval for good, which
- * is logged as well, each text once a minute at most: NOPERM, MISCONF, WRONGTYPE, OOM … "" if it
- * never did. */
+ * is logged as well, once a minute, and another text once a second: NOPERM, MISCONF, WRONGTYPE, OOM
+ * and the like. "" if it never did. */
 void redis_refusal(struct redis *r, struct str *out);
 
 /* acquire, one command, release; retried over new connections until deadline_us while the network
