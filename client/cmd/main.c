@@ -53,6 +53,16 @@ static int help(const char *name)
 	return 0;
 }
 
+/* what was to be read did not arrive: no success */
+static int written(int status)
+{
+	if ((fflush(stdout) || ferror(stdout)) && status == 0) {
+		fputs("stoke: cannot write to standard output\n", stderr);
+		return 1;
+	}
+	return status;
+}
+
 int main(int argc, char **argv)
 {
 	const struct cmd *c;
@@ -67,14 +77,14 @@ int main(int argc, char **argv)
 	}
 	if (is_any(argv[1], "help", "--help", "-h")) {
 		if (argc > 2)
-			return help(argv[2]);
+			return written(help(argv[2]));
 		usage(stdout);
-		return 0;
+		return written(0);
 	}
 	c = is_any(argv[1], "version", "--version", "-V") ? &cmd_version : find(argv[1]);
 	if (!c) {
 		fprintf(stderr, "stoke: unknown command %s: see stoke help\n", argv[1]);
 		return 2;
 	}
-	return c->run(argc - 1, argv + 1);
+	return written(c->run(argc - 1, argv + 1));
 }

@@ -468,6 +468,24 @@ static void level_free(struct level *l)
 	free(l);
 }
 
+/* what leads back to l or above it would be dumped without end */
+static void drop_rings(struct level *l)
+{
+	struct listing *list = &l->list;
+	size_t kept = 0;
+
+	for (size_t i = 0; i < list->n; i++) {
+		const struct level *up = list->e[i].type == INODE_DIR ? l : NULL;
+
+		while (up && up->inode != list->e[i].inode)
+			up = up->up;
+		if (!up)
+			list->e[kept++] = list->e[i];
+	}
+	list->damaged += list->n - kept;
+	list->n = kept;
+}
+
 /* begins a directory whose record was read: its entries come next */
 static int descend(struct dump *d, uint64_t inode, struct record *rec, unsigned depth,
 		   struct level **top)
@@ -484,13 +502,14 @@ static int descend(struct dump *d, uint64_t inode, struct record *rec, unsigned 
 		rec->listing = (struct listing){.e = NULL};
 	else
 		r = listing_read(d->scan, inode, &l->list);
+	l->up = *top;
+	drop_rings(l);
 	if (l->list.damaged)
 		warnf(d, "%zu entries of directory %" PRIu64 " are damaged: left out",
 		      l->list.damaged, inode);
 	str_add(&d->out, ",");
 	dump_line(depth + 1, &d->out);
 	str_add(&d->out, "\"entries\": {");
-	l->up = *top;
 	*top = l;
 	return r;
 }

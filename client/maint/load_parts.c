@@ -31,13 +31,13 @@ static int take(struct load *l, json_t **ret)
 	return *ret ? 0 : load_bad(l, "a value is not JSON in UTF-8");
 }
 
-/* an integer field; absent: 0 */
+/* an integer field; absent: 0; false also where there is no object to have it */
 static bool number(const json_t *o, const char *name, int64_t min, int64_t max, int64_t *ret)
 {
 	const json_t *v = json_object_get(o, name);
 
 	*ret = v ? json_integer_value(v) : 0;
-	return (!v || json_is_integer(v)) && *ret >= min && *ret <= max;
+	return json_is_object(o) && (!v || json_is_integer(v)) && *ret >= min && *ret <= max;
 }
 
 static bool number_u32(const json_t *o, const char *name, uint32_t *ret)
@@ -228,6 +228,8 @@ int load_quotas(struct load *l, enum quota_kind kind)
 
 	if (r == 0 && l->has_tree)
 		r = load_bad(l, "quotas come behind the tree that they count");
+	if (r == 0 && !json_is_object(o) && !json_is_null(o))
+		r = load_bad(l, "quotas are no object");
 	json_object_foreach(o, key, v)
 	{
 		if (r == 0)
@@ -311,6 +313,8 @@ int load_xattrs(struct load *l, uint64_t inode, bool keep)
 	size_t i;
 	int r = take(l, &o);
 
+	if (r == 0 && !json_is_array(o) && !json_is_null(o))
+		r = load_bad(l, "the xattrs of inode %" PRIu64 " are no list", inode);
 	json_array_foreach(o, i, v)
 	{
 		if (r == 0 && keep)
@@ -420,6 +424,8 @@ static int put_slices(struct load *l, uint64_t inode, uint32_t index, const json
 	const json_t *v;
 	int n = 0, r = 0;
 
+	if (list && !json_is_array(list) && !json_is_null(list))
+		return load_bad(l, "the slices of inode %" PRIu64 " are no list", inode);
 	(void)snprintf(key, sizeof(key), "c%" PRIu64 "_%" PRIu32, inode, index);
 	json_array_foreach(list, i, v)
 	{

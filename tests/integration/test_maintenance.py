@@ -177,8 +177,35 @@ def test_a_tree_that_leads_back_to_itself_ends(lab, redis):
     c.hset(f"d{files}", "itself", b"\2" + files.to_bytes(8, "big"))
     r = lab.stoke("fsck", meta, "--path", "/", "-r", check=False, timeout=20)
     assert r.returncode == 1 and f"inode {files} /files: 2 of its entries are damaged" in r.stdout, r.stdout
-    for command in (["fsck", meta], ["gc", meta], ["dump", meta, f"{lab.folder}/ring.json"]):
+    for command in (["fsck", meta], ["gc", meta]):
         lab.stoke(*command, check=False, timeout=20)
+    r = lab.stoke("dump", meta, f"{lab.folder}/ring.json", timeout=20)
+    assert f"2 entries of directory {files} are damaged" in r.stderr
+    lab.stoke("load", redis.url(5), f"{lab.folder}/ring.json")
+
+
+@pytest.mark.parametrize("part,value", [("Counters", 5), ("chunks", [5]), ("chunks", [{"index": 0, "slices": 5}]),
+                                        ("chunks", [{"index": 0, "slices": [5]}]), ("xattrs", 5), ("posix_acl_access", "x")])
+def test_a_dump_with_another_type_is_refused(lab, redis, part, value):
+    meta = load(lab, redis, "plain")
+    lab.stoke("dump", meta, f"{lab.folder}/d.json")
+    dump = json.loads(text(f"{lab.folder}/d.json"))
+
+    def file(of):
+        return next(f for e in of["entries"].values() for f in [file(e) if e.get("entries") else e if e.get("chunks") else None] if f)
+    (dump if part in dump else file(dump["FSTree"]))[part] = value
+    with open(f"{lab.folder}/d.json", "w") as f:
+        json.dump(dump, f)
+    r = lab.stoke("load", redis.url(5), f"{lab.folder}/d.json", check=False)
+    assert r.returncode == 1 and len(r.stderr.strip().splitlines()) == 1, r.stderr
+
+
+def test_what_cannot_be_written_is_no_success(lab, redis):
+    meta = load(lab, redis, "plain")
+    for command in (["status", meta], ["config", meta], ["gc", meta], ["dump", "--help"], ["help"]):
+        with open("/dev/full", "w") as full:
+            r = subprocess.run([f"{lab.bin}/stoke", *command], stdout=full, stderr=subprocess.PIPE, text=True, env=lab.env)
+        assert r.returncode == 1 and "cannot write" in r.stderr
 
 
 def test_directories_are_repaired_so_that_juicefs_agrees(lab, redis, juicefs):
