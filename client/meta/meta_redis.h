@@ -102,6 +102,7 @@ struct args {
 	char scratch[1024];
 	struct time_ns now;
 	int slot; /* -1: changes nothing; SLOT_NONE: none was free in time, nothing is run */
+	uint64_t deadline_us; /* of op_begin; 0: of the call that runs it */
 };
 
 static inline struct meta_redis *redis_engine(struct meta *m)

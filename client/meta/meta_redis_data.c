@@ -163,7 +163,7 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 	meta_limits(m, &capacity, &inodes, &stats);
 	slice_encode(s, record);
 	args_init(&args, mr);
-	op_begin(mr, &args);
+	op_begin_until(mr, &args, deadline);
 	args_u64(&args, inode);
 	args_u64(&args, index);
 	args_bytes(&args, record, sizeof(record));

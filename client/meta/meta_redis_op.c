@@ -19,6 +19,7 @@ void args_init(struct args *a, const struct meta_redis *mr)
 	a->n = 0;
 	a->used = 0;
 	a->slot = -1;
+	a->deadline_us = 0;
 	args_text(a, mr->setting_key);
 }
 
@@ -93,21 +94,31 @@ void args_gids(struct args *a, const struct meta_ctx *c, struct str *buf)
 	args_bytes(a, str_c(buf), buf->len);
 }
 
-void op_begin(struct meta_redis *mr, struct args *a)
+/* -1: none until then */
+static int slot_take(struct meta_redis *mr, uint64_t deadline_us, uint64_t *ret_seq)
+{
+	int slot = -1;
+
+	mtx_lock(&mr->base.lock);
+	while (mr->slots == UINT64_MAX && clock_left(deadline_us))
+		cond_wait_us(&mr->slot_free, &mr->base.lock, clock_left(deadline_us));
+	if (mr->slots != UINT64_MAX) {
+		slot = __builtin_ctzll(~mr->slots);
+		mr->slots |= UINT64_C(1) << slot;
+	}
+	*ret_seq = ++mr->seq;
+	mtx_unlock(&mr->base.lock);
+	return slot;
+}
+
+void op_begin_until(struct meta_redis *mr, struct args *a, uint64_t deadline_us)
 {
 	char *token = args_room(a, 28), *number = args_room(a, SEQ_LEN + 1);
 	uint64_t seq;
-	int slot;
+	int slot = slot_take(mr, deadline_us, &seq);
 
-	mtx_lock(&mr->base.lock);
-	while (mr->slots == UINT64_MAX)
-		cond_wait(&mr->slot_free, &mr->base.lock);
-	slot = __builtin_ctzll(~mr->slots);
-	mr->slots |= UINT64_C(1) << slot;
-	seq = ++mr->seq;
-	mtx_unlock(&mr->base.lock);
-
-	a->slot = slot;
+	a->slot = slot < 0 ? SLOT_NONE : slot;
+	a->deadline_us = deadline_us;
 	args_bytes(a, token,
 		   (size_t)snprintf(token, 28, "%" PRIu64 "_%d", session_now(&mr->base), slot));
 	snprintf(number, SEQ_LEN + 1, "%08" PRIx32 "%016" PRIx64, mr->nonce, seq);
@@ -115,12 +126,19 @@ void op_begin(struct meta_redis *mr, struct args *a)
 	args_now(a);
 }
 
+void op_begin(struct meta_redis *mr, struct args *a)
+{
+	op_begin_until(mr, a, op_deadline(mr));
+}
+
 void op_end(struct meta_redis *mr, struct args *a)
 {
-	mtx_lock(&mr->base.lock);
-	mr->slots &= ~(UINT64_C(1) << a->slot);
-	cond_signal(&mr->slot_free);
-	mtx_unlock(&mr->base.lock);
+	if (a->slot >= 0) {
+		mtx_lock(&mr->base.lock);
+		mr->slots &= ~(UINT64_C(1) << a->slot);
+		cond_signal(&mr->slot_free);
+		mtx_unlock(&mr->base.lock);
+	}
 	a->slot = -1;
 }
 
@@ -201,6 +219,8 @@ static int eval(struct meta_redis *mr, struct redis *redis, enum script s, struc
 	uint64_t begin = clock_us();
 	int n = a->n, r;
 
+	if (a->slot == SLOT_NONE)
+		return -ETIMEDOUT;
 	if (meta_setting(&mr->base)->change_log)
 		snprintf(log, sizeof(log), "%" PRIu64 ",%" PRIu64, session_now(&mr->base),
 			 __atomic_add_fetch(&mr->logged, 1, __ATOMIC_RELAXED));
@@ -254,7 +274,7 @@ int op_eval(struct meta_redis *mr, enum script s, struct args *a, struct redis_r
 {
 	struct mark k;
 
-	return op_eval_until(mr, s, a, op_deadline(mr), &k, ret);
+	return op_eval_until(mr, s, a, a->deadline_us ? a->deadline_us : op_deadline(mr), &k, ret);
 }
 
 int own_eval(struct meta_redis *mr, enum script s, struct args *a, uint64_t deadline_us,

@@ -396,7 +396,7 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 	args_text(&args, through_handle ? "1" : "0");
 	args_u64(&args, t.capacity);
 	args_u64(&args, MIDDLE_MAX);
-	r = op_eval_until(mr, SC_TRUNCATE, &args, op_deadline(mr), &k, &reply);
+	r = op_eval_until(mr, SC_TRUNCATE, &args, args.deadline_us, &k, &reply);
 	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL) {
 		r = truncate_steps(mr, &t, &args, &k);
 		a = t.after;

@@ -477,6 +477,43 @@ static void data_waits_five_minutes_or_as_long_as_metadata(void **state)
 	close_meta(m);
 }
 
+/* so many operations wait for Redis that there is no room for one more */
+static void an_operation_that_finds_no_room_ends_in_time(void **state)
+{
+	struct meta_conf conf = test_conf();
+	uint64_t begin, f;
+	struct meta_redis *mr;
+	struct meta *m;
+	struct attr a;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	conf.timeout_us = 300000;
+	m = open_redis_conf(&conf, NULL);
+	mr = redis_engine(m);
+	mtx_lock(&m->lock);
+	while (mr->slots) { /* a heartbeat's */
+		mtx_unlock(&m->lock);
+		usleep(1000);
+		mtx_lock(&m->lock);
+	}
+	mr->slots = UINT64_MAX;
+	mtx_unlock(&m->lock);
+	begin = clock_us();
+	assert_int_equal(
+		meta_mknod(m, &root_ctx, INODE_ROOT, "f", INODE_FILE, 0644, 0, 0, "t", &f, &a),
+		-EIO);
+	assert_in_range(clock_us() - begin, 250000, 2000000);
+	mtx_lock(&m->lock);
+	assert_true(mr->slots == UINT64_MAX);
+	mr->slots = 0;
+	mtx_unlock(&m->lock);
+	assert_int_equal(
+		meta_mknod(m, &root_ctx, INODE_ROOT, "f", INODE_FILE, 0644, 0, 0, "t", &f, &a), 0);
+	close_meta(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -492,6 +529,7 @@ int main(void)
 		cmocka_unit_test(inode_numbers_that_came_twice_make_no_second_file),
 		cmocka_unit_test(data_waits_longer_than_metadata),
 		cmocka_unit_test(data_waits_five_minutes_or_as_long_as_metadata),
+		cmocka_unit_test(an_operation_that_finds_no_room_ends_in_time),
 	};
 
 	return cmocka_run_group_tests(tests, start_server, stop_server);
