@@ -25,8 +25,8 @@ local function name(id)
 	return 'k' .. dec(sub(id, 1, 8)) .. '_' .. fmt('%.0f', u32(id, 9))
 end
 if #list < n or table.concat(same) ~= seen then
-	-- A slice that was written for this and that the list shows, or somebody counted since, tells
-	-- that it happened: whoever hears 'changed' deletes what he wrote.
+	-- A slice that was written for this and that the list shows, or somebody counted since,
+	-- tells that it happened: whoever hears 'changed' deletes what he wrote.
 	local mine, known = {}, {}
 	for i = 1, #seen, 24 do
 		known[sub(seen, i + 4, i + 15)] = true

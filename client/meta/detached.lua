@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A detached directory goes: first it is made sure that it never becomes one of the tree, then, when
--- it is empty, its record goes.
+-- A detached directory goes: first it is made sure that it never becomes one of the tree, then,
+-- when it is empty, its record goes.
 -- ARGV: token, number, now, inode (text), 'begin' or 'end' -> {'', 'detached' or 'none'};
 --    {its uid and gid (8 bytes); '' when it had no record}
 local old = done()

@@ -124,8 +124,8 @@ if de then
 	end
 end
 
--- Why directory d (8 bytes, text) must not go into the one with record r: it would lie in itself, as
--- when another client moved the other of the two meanwhile (the kernel knows one mount's moves).
+-- Why directory d (8 bytes, text) must not go into the one with record r: it would lie in itself,
+-- as when another client moved the other of the two meanwhile (the kernel knows one mount's moves).
 -- What is empty has nobody in it.
 local steps = 0
 local function in_itself(d, dtext, r)
