@@ -163,7 +163,6 @@ static int block_put(struct gather *g, uint32_t index, uint32_t len)
 	put.up.data = blob_of_buf(buf, 0, len);
 	put.up.done = put_done;
 	put.up.tier = g->job->tier;
-	put.up.tier = g->job->tier;
 	block_key_init(&put.up.key, &g->job->volume, g->job->id, index, len);
 	g->running = 1;
 	upload_start(g->c->uploads, &put.up);

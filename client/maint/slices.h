@@ -28,7 +28,7 @@ struct leaked_chunk {
 struct slices {
 	struct numtable slice;	 /* (id, size): v inode of one that has it; w use | seen << 2 */
 	struct numtable deleted; /* inodes in delfiles: v length, w when (seconds) */
-	/* (id, i): v the i-th size of slices of that number, of (id, 0) w how many there are. More
+	/* (id, i): v the i-th size of slices of that number; w of (id, 0): how many there are. More
 	 * than one: the number was given twice, by a database that went back. */
 	struct numtable by_id;
 	struct leaked_chunk *leaked;
