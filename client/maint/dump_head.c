@@ -95,7 +95,7 @@ static int add_counters(const struct scan *s, bool change_log, struct str *out)
 
 		if (i < 6 || v)
 			str_addf(out, "%s\n    \"%s\": %" PRId64, i ? "," : "", counters[i].name,
-				 v + counters[i].add);
+				 v < INT64_MAX ? v + counters[i].add : v);
 	}
 	str_add(out, "\n  },");
 	pipe_fini(&p);

@@ -200,6 +200,12 @@ def test_a_dump_with_another_type_is_refused(lab, redis, part, value):
     assert r.returncode == 1 and len(r.stderr.strip().splitlines()) == 1, r.stderr
 
 
+def test_a_counter_at_its_end_is_dumped_as_it_is(lab, redis):
+    meta = load(lab, redis, "plain")
+    redis.client().set("nextchunk", str(2**63 - 1))
+    assert json.loads(lab.stoke("dump", meta).stdout)["Counters"]["nextChunk"] == 2**63 - 1
+
+
 def test_what_cannot_be_written_is_no_success(lab, redis):
     meta = load(lab, redis, "plain")
     for command in (["status", meta], ["config", meta], ["gc", meta], ["dump", "--help"], ["help"]):
