@@ -437,7 +437,7 @@ static int rename_check(const struct renaming *n)
 		return 1;
 	if (!j && n->exchange)
 		return -ENOENT;
-	if (sd != dd && (sd->a.mode & 01000) && n->uid != 0 && n->uid != i->a.uid &&
+	if (n->c->check && sd != dd && (sd->a.mode & 01000) && n->uid != 0 && n->uid != i->a.uid &&
 	    (n->uid != sd->a.uid || i->a.type == INODE_DIR))
 		return -EACCES;
 	if (sticky(sd, i, n->uid))

@@ -6,7 +6,7 @@
 
 #include <inttypes.h>
 
-enum { MKNOD_TRIES = 3 };
+enum { MKNOD_TRIES = 3, ASKED_MAX = 20 };
 
 static int reply_entry(const struct redis_reply *r, uint8_t *ret_type, uint64_t *ret_inode)
 {
@@ -271,34 +271,58 @@ void removed_done(struct meta_redis *mr, uint64_t parent, const struct removed *
 	}
 }
 
-/* Which open files a removal must know of: all, or, when there are too many, the one that the name
- * leads to now */
-static int args_open(struct meta_redis *mr, struct args *a, uint64_t parent, const char *name,
-		     uint8_t buf[OPEN_LIST_MAX * 8])
-{
-	uint64_t inode;
-	struct attr attr;
-	size_t n = 0;
-	int r;
+/* which open files a removal is told of: all, or, when there are too many, the one it asks for */
+struct open_arg {
+	uint8_t v[OPEN_LIST_MAX * 8];
+	int at;
+};
 
-	if (!open_list(&mr->base, buf, &n)) {
-		r = redis_lookup(&mr->base, NULL, parent, name, &inode, &attr);
-		if (r && r != -ENOENT)
-			return r;
-		if (!r && open_is(&mr->base, inode)) {
-			be64(buf, inode);
-			n = 8;
-		}
+static void args_open(struct meta_redis *mr, struct args *a, struct open_arg *o)
+{
+	size_t n = 0;
+
+	if (!open_list(&mr->base, o->v, &n)) {
+		o->v[0] = '?';
+		n = 1;
 	}
-	args_bytes(a, buf, n);
-	return 0;
+	o->at = a->n;
+	args_bytes(a, o->v, n);
+}
+
+/* a script that removes (trash.lua); it asks once, or again when the name was given to another file
+ * in between */
+static int removal_eval(struct meta_redis *mr, enum script s, struct args *a, struct open_arg *o,
+			struct redis_reply **ret)
+{
+	int r = 0;
+
+	for (int i = 0; i < ASKED_MAX && !r; i++) {
+		_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+		uint64_t inode;
+
+		r = op_eval(mr, s, a, &reply);
+		if (r)
+			return r;
+		if (!reply_is(reply_at(reply, 0), "which")) {
+			*ret = TAKE_PTR(reply);
+			return 0;
+		}
+		r = reply_be64(reply_at(reply, 1), &inode);
+		if (r)
+			return r;
+		o->v[0] = '?';
+		be64(o->v + 1, inode);
+		o->v[9] = open_is(&mr->base, inode) ? '1' : '0';
+		a->len[o->at] = 10;
+	}
+	return -EIO;
 }
 
 int redis_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, const char *name)
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	uint8_t open[OPEN_LIST_MAX * 8];
+	struct open_arg open;
 	struct removed d;
 	struct args args;
 	char hour[16];
@@ -313,9 +337,8 @@ int redis_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 	args_u64(&args, m->conf.skip_dir_mtime_us * 1000);
 	args_text(&args, hour);
 	args_u64(&args, session_now(m));
-	r = args_open(mr, &args, parent, name, open);
-	if (!r)
-		r = op_eval(mr, SC_UNLINK, &args, &reply);
+	args_open(mr, &args, &open);
+	r = removal_eval(mr, SC_UNLINK, &args, &open, &reply);
 	op_end(mr, &args);
 	if (!r)
 		r = reply_removed(reply, 0, &d);
@@ -411,7 +434,7 @@ struct renaming {
 	unsigned flags;
 	uint64_t whiteout; /* 0: none */
 	char hour[16];
-	uint8_t open[OPEN_LIST_MAX * 8];
+	struct open_arg open;
 	struct str gids;
 };
 
@@ -420,7 +443,6 @@ static int rename_args(struct meta *m, struct args *args, struct renaming *n)
 	struct meta_redis *mr = redis_engine(m);
 	uint64_t capacity, inodes;
 	bool stats;
-	int r;
 
 	trash_hour_name(m, n->new_parent, args->now.sec, n->hour);
 	meta_limits(m, &capacity, &inodes, &stats);
@@ -433,9 +455,7 @@ static int rename_args(struct meta *m, struct args *args, struct renaming *n)
 	args_u64(args, m->conf.skip_dir_mtime_us * 1000);
 	args_text(args, n->hour);
 	args_u64(args, session_now(m));
-	r = args_open(mr, args, n->new_parent, n->new_name, n->open);
-	if (r)
-		return r;
+	args_open(mr, args, &n->open);
 	args_u64(args, n->c->gid);
 	args_checked(args, n->c, &n->gids);
 	if (n->whiteout)
@@ -482,7 +502,7 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 	op_begin(mr, &args);
 	r = rename_args(m, &args, n);
 	if (!r)
-		r = op_eval(mr, SC_RENAME, &args, &reply);
+		r = removal_eval(mr, SC_RENAME, &args, &n->open, &reply);
 	op_end(mr, &args);
 	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL)
 		return pool_used_up(mr);

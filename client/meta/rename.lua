@@ -4,7 +4,7 @@
 --    capacity, inodes
 -- -> {record of the moved, its 8 bytes, what happened: '' nothing, 'move', 'exchange', as
 --    remove_write for the replaced or record and 8 bytes of the exchanged}; {false} when something
---    has the whiteout's number
+--    has the whiteout's number; {'which', 8 bytes}: is that one open? (remove_plan)
 local old = done()
 if old then
 	return old
@@ -61,8 +61,10 @@ end
 if not de and exchange then
 	return fail(ENOENT)
 end
-if not same and bit.band(mode(sa), 512) ~= 0 and uid ~= 0 and uid ~= u32(a, UID) and
-		(uid ~= u32(sa, UID) or typ == DIR) then
+-- the kernel lets the owner of a sticky directory move others' directories out of it; where nobody
+-- asked it, JuiceFS's rule holds
+if ARGV[15] ~= '' and not same and bit.band(mode(sa), 512) ~= 0 and uid ~= 0 and
+		uid ~= u32(a, UID) and (uid ~= u32(sa, UID) or typ == DIR) then
 	return fail(EACCES)
 end
 if sticky(sa, a, uid) then
@@ -115,9 +117,10 @@ if de then
 		if dtyp == DIR and call('HLEN', P .. 'd' .. dec(dino)) > 0 then
 			return fail(ENOTEMPTY)
 		end
-		plan, err = remove_plan(dst, dname, de, b, ARGV[11], ARGV[12], ARGV[13])
+		local ask
+		plan, err, ask = remove_plan(dst, dname, de, b, ARGV[11], ARGV[12], ARGV[13])
 		if not plan then
-			return fail(err)
+			return ask and { 'which', ask } or fail(err)
 		end
 	elseif dino == ARGV[4] or dino == field(sa, PARENT) then
 		return fail(EPERM)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, parent (8 bytes), name, uid, skip, hour or '', session, open inodes
--- -> as remove_write
+-- -> as remove_write; {'which', 8 bytes}: is that one open? (remove_plan)
 local old = done()
 if old then
 	return old
@@ -37,9 +37,9 @@ end
 if byte(e, 1) == DIR then
 	return fail(EPERM)
 end
-local plan, err = remove_plan(parent, name, e, a, ARGV[8], ARGV[9], ARGV[10])
+local plan, err, ask = remove_plan(parent, name, e, a, ARGV[8], ARGV[9], ARGV[10])
 if not plan then
-	return fail(err)
+	return ask and { 'which', ask } or fail(err)
 end
 local r = remove_write(plan, now, ARGV[9])
 call('HDEL', P .. 'd' .. parent, name)

@@ -192,6 +192,32 @@ static void chmod_changes_the_rule(void **state)
 	close_meta(m);
 }
 
+/* its owner may, as the kernel says who asks first; JuiceFS does not let him */
+static void owner_of_a_sticky_directory_moves_others_out(void **state)
+{
+	struct meta_ctx asked = user_ctx;
+	uint64_t sticky, out, moved;
+	struct deleted d = {0};
+	struct attr a;
+
+	(void)state;
+	NEED_SERVER();
+	acl_volume();
+	for (int k = 0; k < 2; k++) {
+		struct meta *m = k ? open_redis(NULL) : open_mem(1, &d);
+
+		sticky = make_mode(m, &user_ctx, INODE_ROOT, "sticky", INODE_DIR, 01777);
+		out = make_mode(m, &user_ctx, INODE_ROOT, "out", INODE_DIR, 0777);
+		make_mode(m, &other_ctx, sticky, "dir", INODE_DIR, 0777);
+		asked.check = true;
+		assert_int_equal(meta_rename(m, &asked, sticky, "dir", out, "dir", 0, &moved, &a),
+				 -EACCES);
+		assert_int_equal(
+			meta_rename(m, &user_ctx, sticky, "dir", out, "dir", 0, &moved, &a), 0);
+		close_meta(m);
+	}
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -200,6 +226,7 @@ int main(void)
 		cmocka_unit_test(files_inherit_the_default_rule_of_their_directory),
 		cmocka_unit_test(only_a_new_access_rule_takes_sgid_off),
 		cmocka_unit_test(chmod_changes_the_rule),
+		cmocka_unit_test(owner_of_a_sticky_directory_moves_others_out),
 	};
 
 	return cmocka_run_group_tests(tests, start_server, stop_server);
