@@ -80,6 +80,28 @@ static _unused_ void raw_run(const char *cmd)
 	(void)raw_int(cmd);
 }
 
+/* scripts run since CONFIG RESETSTAT: how many, and how long one took on average. One that took
+ * long tells nothing where other programs have the processor. */
+static _unused_ uint64_t raw_scripts(uint64_t *ret_mean_us)
+{
+	static const char head[] = "cmdstat_evalsha:calls=";
+	unsigned long long calls = 0, us = 0;
+	struct redis_reply *r = NULL;
+	const char *at;
+	size_t len;
+
+	assert_int_equal(redis_once(raw, soon(), &r, "INFO commandstats"), 0);
+	at = redis_reply_str(r, &len);
+	assert_non_null(at);
+	at = strstr(at, head);
+	assert_non_null(at);
+	assert_int_equal(sscanf(at + sizeof(head) - 1, "%llu,usec=%llu", &calls, &us), 2);
+	redis_reply_free(r);
+	assert_true(calls > 0);
+	*ret_mean_us = us / calls;
+	return calls;
+}
+
 static _unused_ struct meta_conf test_conf(void)
 {
 	return (struct meta_conf){.timeout_us = 5000000,

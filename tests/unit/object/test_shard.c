@@ -153,37 +153,45 @@ static void a_bucket_without_a_place_for_the_number_is_refused(void **state _unu
 	}
 }
 
-static uint64_t time_of_puts(struct object_store *s, unsigned n, size_t size)
+enum { LIMIT_SIZE = 100000, LIMIT_TIMES = 6, FREE_US = 300000 };
+
+static uint64_t time_of(struct object_store *s, bool puts)
 {
+	static unsigned char buf[LIMIT_SIZE];
+	struct object_req get = {.op = OBJECT_GET, .key = "v/x", .buf = buf, .cap = sizeof(buf)};
 	uint64_t from = clock_us();
 
-	for (unsigned i = 0; i < n; i++)
-		assert_int_equal(put(s, "v/x", size), 0);
+	for (int i = 0; i < LIMIT_TIMES; i++)
+		assert_int_equal(puts ? put(s, "v/x", LIMIT_SIZE) : object_run(s, &get), 0);
 	return clock_us() - from;
+}
+
+/* a limit holds for each of some tries; without one at least one is quick, even where the machine
+ * is busy with something else */
+static void is_free(struct object_store *s, bool puts)
+{
+	uint64_t us = UINT64_MAX;
+
+	for (int i = 0; i < 10 && us >= FREE_US; i++)
+		us = time_of(s, puts);
+	assert_true(us < FREE_US);
+}
+
+/* 600 000 bytes at 1 MB/s, of which the last and a tenth of a second are ahead */
+static void is_limited(struct object_store *s, bool puts)
+{
+	assert_in_range(time_of(s, puts), 380000, 15000000);
 }
 
 static void limits_hold_and_can_be_lifted(void **state _unused_)
 {
-	enum { SIZE = 100000 };
 	struct object_store *s = open_shards("limit-%d", 2, 1000000, 0);
-	unsigned char *buf = malloc(SIZE);
-	struct object_req get = {.op = OBJECT_GET, .key = "v/x", .buf = buf, .cap = SIZE};
-	uint64_t us = time_of_puts(s, 6, SIZE);
 
-	/* 600 000 bytes at 1 MB/s, of which the last and a tenth of a second are ahead */
-	assert_in_range(us, 380000, 5000000);
-	/* the other way is free */
-	us = clock_us();
-	for (int i = 0; i < 6; i++)
-		assert_int_equal(object_run(s, &get), 0);
-	assert_true(clock_us() - us < 300000);
+	is_limited(s, true);
+	is_free(s, false);
 	object_change_limits(s, 0, 1000000);
-	assert_true(time_of_puts(s, 6, SIZE) < 300000);
-	us = clock_us();
-	for (int i = 0; i < 6; i++)
-		assert_int_equal(object_run(s, &get), 0);
-	assert_in_range(clock_us() - us, 380000, 5000000);
-	free(buf);
+	is_free(s, true);
+	is_limited(s, false);
 	object_free(s);
 }
 
