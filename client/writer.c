@@ -161,11 +161,6 @@ void wfile_put(struct wfile *f)
 		wfile_destroy(f);
 }
 
-static bool later(const struct time_ns *a, const struct time_ns *b)
-{
-	return a->sec > b->sec || (a->sec == b->sec && a->nsec > b->nsec);
-}
-
 bool wfile_dirty(struct wfile *f, uint64_t *ret_length, struct time_ns *ret_mtime)
 {
 	struct time_ns mtime = {0};
@@ -181,7 +176,7 @@ bool wfile_dirty(struct wfile *f, uint64_t *ret_length, struct time_ns *ret_mtim
 		const struct wslice *s = container_of(n, struct wslice, link);
 
 		length = MAX(length, wslice_end(s));
-		if (later(&s->mtime, &mtime))
+		if (time_later(&s->mtime, &mtime))
 			mtime = s->mtime;
 	}
 	mtx_unlock(&f->lock);

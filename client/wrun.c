@@ -240,8 +240,10 @@ static void piece_show_locked(struct wfile *f, const struct piece *p, struct wsl
 	if (!p->s) {
 		s->seq = ++f->seq;
 		list_add_tail(&f->slices, &s->link);
-		if (f->n_slices++ == 0)
+		if (f->n_slices++ == 0) {
+			f->newest = (struct time_ns){0};
 			__atomic_add_fetch(&w->dirty_files, 1, __ATOMIC_RELAXED);
+		}
 	}
 	b->len = MAX(b->len, p->off + p->len);
 	if (end > s->len) {
@@ -250,6 +252,8 @@ static void piece_show_locked(struct wfile *f, const struct piece *p, struct wsl
 	}
 	s->touched_us = clock_us();
 	clock_real(&s->mtime.sec, &s->mtime.nsec);
+	if (time_later(&s->mtime, &f->newest))
+		f->newest = s->mtime;
 	if (s->pos + s->len == CHUNK_SIZE)
 		s->frozen = true;
 	wslice_advance_locked(f, s, k);

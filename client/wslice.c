@@ -389,11 +389,18 @@ static void commit_run(struct workq_job *job)
 		.pos = s->pos, .id = s->id, .size = s->len, .off = 0, .len = s->len};
 	struct wfile *f = s->f;
 	struct writer *w = f->w;
+	struct time_ns mtime;
 	struct attr a = {0};
 	struct work k;
-	int r = meta_write(w->conf.meta, f->inode, s->index, &record, s->mtime, &a);
-	bool again = r == -ESTALE && s->restarts < RESTARTS_MAX;
+	bool again;
+	int r;
 
+	/* slices are committed in any order, but the file's time never goes back */
+	mtx_lock(&f->lock);
+	mtime = f->newest;
+	mtx_unlock(&f->lock);
+	r = meta_write(w->conf.meta, f->inode, s->index, &record, mtime, &a);
+	again = r == -ESTALE && s->restarts < RESTARTS_MAX;
 	work_init(&k);
 	if (r == 0 && w->conf.committed)
 		w->conf.committed(w->conf.arg, f->inode, &a);

@@ -58,6 +58,7 @@ struct wfile {
 	uint64_t seq;		 /* of the newest slice */
 	struct list_node slices; /* in the order they were begun */
 	unsigned n_slices;
+	struct time_ns newest; /* write since the file was clean; what every commit says */
 	enum wfile_state state;
 	bool freeze;		/* the one who runs is to freeze all */
 	bool wants_slices;	/* waits for n_slices to fall */
@@ -70,6 +71,11 @@ struct wfile {
 	size_t granted, reserved; /* of w->held, of the pool; for the next buffer */
 	struct loop_job resume;
 };
+
+static inline bool time_later(const struct time_ns *a, const struct time_ns *b)
+{
+	return a->sec > b->sec || (a->sec == b->sec && a->nsec > b->nsec);
+}
 
 enum wblock_state { WB_OPEN, WB_SENT, WB_STORED };
 

@@ -213,8 +213,10 @@ struct one_meta {
 	uint64_t next_slice;
 	struct hash128 volume;
 	unsigned reads, writes;
-	unsigned stale; /* so many next writes: the generation changed */
-	int fail;	/* status of the next write */
+	struct time_ns written; /* mtime of the last write */
+	unsigned times;		/* how often it was another one than before */
+	unsigned stale;		/* so many next writes: the generation changed */
+	int fail;		/* status of the next write */
 	unsigned delay_us;
 	/* largest length that was recorded before the bytes in front of it were, minus those; for
 	 * the order of commits */
@@ -291,7 +293,6 @@ static int one_write(struct meta *base, uint64_t inode, uint32_t index, const st
 	uint64_t start = ((uint64_t)index << CHUNK_BITS) + s->pos;
 	int r = 0;
 
-	(void)mtime;
 	assert_int_equal(inode, INODE);
 	assert_true(index < CHUNKS && s->len == s->size && s->off == 0);
 	assert_true(has_objects(m, s));
@@ -299,6 +300,9 @@ static int one_write(struct meta *base, uint64_t inode, uint32_t index, const st
 		usleep(m->delay_us);
 	mtx_lock(&m->lock);
 	m->writes++;
+	if (m->writes > 1 && (mtime.sec != m->written.sec || mtime.nsec != m->written.nsec))
+		m->times++;
+	m->written = mtime;
 	if (m->stale) {
 		m->stale--;
 		m->next_slice += 1000;

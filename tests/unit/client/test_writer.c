@@ -25,6 +25,27 @@ static void small_write_is_read_back(void **state)
 	env_stop(&e);
 }
 
+/* the older of two slices may come last: the time that stat showed stays */
+static void commits_in_any_order_say_the_newest_time(void **state)
+{
+	struct data_env e;
+	struct time_ns mtime;
+	uint64_t length;
+
+	(void)state;
+	env_start(&e, BS, 16 * BS, CODEC_NONE, 8 * BS);
+	assert_int_equal(env_write(&e, 0, "old", 3), 0);
+	usleep(2000);
+	assert_int_equal(env_write(&e, CHUNK_SIZE, "new", 3), 0);
+	assert_true(wfile_dirty(e.wfile, &length, &mtime));
+	assert_int_equal(env_flush(&e, true), 0);
+	assert_int_equal(e.meta.writes, 2);
+	assert_int_equal(e.meta.times, 0);
+	assert_int_equal(e.meta.written.sec, mtime.sec);
+	assert_int_equal(e.meta.written.nsec, mtime.nsec);
+	env_stop(&e);
+}
+
 static void length_counts_what_is_not_committed(void **state)
 {
 	struct data_env e;
@@ -500,6 +521,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(small_write_is_read_back),
+		cmocka_unit_test(commits_in_any_order_say_the_newest_time),
 		cmocka_unit_test(length_counts_what_is_not_committed),
 		cmocka_unit_test(full_blocks_leave_while_the_file_is_written),
 		cmocka_unit_test(writing_more_than_memory_waits),
