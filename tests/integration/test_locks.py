@@ -344,7 +344,8 @@ def test_a_mount_that_ends_tells_its_waiters_so(lab, file_volume, kind):
     write_file(m1.path("f"), b"x")
     holder = Process(kind, m1.path("f"))
     assert holder.word() == "has it"
-    waiter = subprocess.Popen([sys.executable, "-c", HOLDER, kind, m2.path("f"), "W"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    waiter = subprocess.Popen([sys.executable, "-c", HOLDER, kind, m2.path("f"), "W"], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert waiter.stdout.readline().strip() == "asks"
     time.sleep(0.3)
     assert m2.stop() == 0
