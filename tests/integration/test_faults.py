@@ -15,8 +15,8 @@ def entry(inode):
 
 def test_directories_that_no_way_leads_to_are_a_fault(redis):
     c = redis.client()
-    c.mset({"i1": directory(1, 3), "i2": directory(1, 3), "i3": directory(2), f"i{TRASH}": directory(1, 3), f"i{TRASH + 1}": directory(TRASH),
-            "i4": directory(TRASH + 1), "usedSpace": 4 * 4096, "totalInodes": 4})
+    c.mset({"i1": directory(1, 3), "i2": directory(1, 3), "i3": directory(2), f"i{TRASH}": directory(1, 3),
+            f"i{TRASH + 1}": directory(TRASH), "i4": directory(TRASH + 1), "usedSpace": 4 * 4096, "totalInodes": 4})
     c.hset("d1", "a", entry(2))
     c.hset("d2", "b", entry(3))
     c.hset(f"d{TRASH}", "2020-02-29-23", entry(TRASH + 1))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cloning and removing trees with the real JuiceFS beside: what one makes the other reads and removes, and JuiceFS finds nothing to repair."""
+"""Cloning and removing trees with the real JuiceFS beside: what one makes the other reads and removes,
+and JuiceFS finds nothing to repair."""
 import os
 import time
 
