@@ -6,6 +6,7 @@
 #include <inttypes.h>
 
 #include "client/cmd/blockpath.h"
+#include "client/maint/repair.h"
 #include "client/meta/jobs.h"
 
 enum { DAY = 86400 };
@@ -75,6 +76,17 @@ static int compact(struct gc *g)
 	return r;
 }
 
+/* before references are counted down */
+static int fold(struct gc *g)
+{
+	size_t n = 0;
+	int r = meta_fold_refs(&g->m->scan, &n);
+
+	if (n)
+		maint_say(g->m, "references of old clients moved to sliceRef: %zu", n);
+	return r;
+}
+
 /* what was deleted for good is ended at once; what is in the trash stays as long as the volume
  * says */
 int gc_clean(struct gc *g)
@@ -82,7 +94,9 @@ int gc_clean(struct gc *g)
 	int64_t edge = g->now_sec - (int64_t)g->m->setting->trash_days * DAY;
 	int r = 0;
 
-	if (g->conf->remove) {
+	if (g->conf->remove)
+		r = fold(g);
+	if (r == 0 && g->conf->remove) {
 		r = clean(g, meta_trash_expire, edge, "entries of the trash removed");
 		if (r == 0)
 			r = clean(g, meta_detached_clean, g->now_sec - DAY,

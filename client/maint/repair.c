@@ -11,6 +11,7 @@
 #include "common/embed.h"
 
 EMBED(lua_repairdir, "client/maint/repairdir.lua");
+EMBED(lua_foldref, "client/maint/foldref.lua");
 EMBED(lua_repairentry, "client/maint/repairentry.lua");
 extern const char lua_prelude[] __attribute__((visibility("hidden"))); /* meta_redis.c */
 
@@ -123,6 +124,50 @@ int meta_repair_entries(const struct scan *s, uint64_t inode, size_t *ret_n)
 	w.key = str_c(&setting);
 	if (r == 0)
 		r = scan_hash(s, key, sweep_page, &w);
+	*ret_n = w.n;
+	return r;
+}
+
+/* --- references of old --- */
+
+static bool is_ref_key(const struct scan_item *it)
+{
+	const char *under = memchr(it->name, '_', it->name_len);
+	uint64_t id, size;
+
+	return it->name_len > 3 && it->name[0] == 'k' && under &&
+	       scan_u64(it->name + 1, (size_t)(under - it->name) - 1, &id) &&
+	       scan_u64(under + 1, it->name_len - (size_t)(under + 1 - it->name), &size);
+}
+
+static int fold_page(void *arg, size_t n, const struct scan_item *items)
+{
+	struct sweep *w = arg;
+	int r = 0;
+
+	for (size_t i = 0; i < n && r == 0; i++) {
+		const char *v[] = {w->key, items[i].name, "", "0", ""};
+		const size_t len[] = {strlen(w->key), items[i].name_len, 0, 1, 0};
+
+		if (!is_ref_key(&items[i]))
+			continue;
+		r = run(w->scan, lua_foldref, ARRAY_LEN(v), v, len);
+		w->n += r == 0;
+	}
+	return r;
+}
+
+int meta_fold_refs(const struct scan *s, size_t *ret_n)
+{
+	_cleanup_(str_fini) struct str setting = STR_INIT;
+	struct sweep w = {.scan = s};
+	int r;
+
+	str_addf(&setting, "%ssetting", s->prefix);
+	r = str_error(&setting);
+	w.key = str_c(&setting);
+	if (r == 0)
+		r = scan_keys(s, "k[0-9]*_*", fold_page, &w);
 	*ret_n = w.n;
 	return r;
 }

@@ -15,5 +15,8 @@ int meta_repair_dir(const struct scan *s, const struct setting *set, const struc
 /* Removes what is no entry from a directory: a field whose value is not one, or whose name cannot
  * be one. *ret_n: how many */
 int meta_repair_entries(const struct scan *s, uint64_t inode, size_t *ret_n);
+/* Moves references that stand in keys of their own ("k{id}_{size}", volumes of before JuiceFS 1.0)
+ * to sliceRef, where everybody looks; before anything that counts references. *ret_n: how many */
+int meta_fold_refs(const struct scan *s, size_t *ret_n);
 
 #endif

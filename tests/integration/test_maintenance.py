@@ -328,6 +328,18 @@ def test_a_number_that_was_given_twice_loses_nothing(lab, redis, file_volume):
     assert text(m.path("first")) == b"x" * 10000 and text(m.path("second")) == b"y" * 5000
 
 
+def test_gc_moves_references_of_old_clients(lab, redis, file_volume):
+    c = redis.client(1)
+    c.hset("sliceRef", "k9_100", 1)
+    for key, value in (("k7_5000", 2), ("k8_5000", -1), ("k9_100", 3), ("k10_1", 0), ("kept", "x")):
+        c.set(key, value)
+    lab.stoke("gc", file_volume)
+    assert c.get("k7_5000") == b"2"
+    assert "moved to sliceRef: 4" in lab.stoke("gc", file_volume, "--delete").stdout
+    assert sorted(c.keys("k*")) == [b"kept"]
+    assert c.hgetall("sliceRef") == {b"k7_5000": b"2", b"k9_100": b"4"}
+
+
 # --- asked of a mount ---
 
 def fields(out):
