@@ -17,8 +17,8 @@
  *
  * A holder whose change failed with an unknown outcome, or that could not be closed, is broken:
  * busy for all others until the thread has made the volume hold what it should. So is every holder
- * once our session had lapsed: others may have given its locks up. What somebody else has by then is
- * lost, which the log says. */
+ * once our session had lapsed: others may have given its locks up. What somebody else has by then
+ * is lost, which the log says. */
 #include "client/locks.h"
 
 #include <fcntl.h>

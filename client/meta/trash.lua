@@ -51,10 +51,10 @@ local function trash_name(parent, ino, name)
 end
 
 -- What will happen to the item of entry e (9 bytes) with record a (nil: lost): plan, or nil and an
--- errno, or nil, nil and the inode (8 bytes) of a file whose last link it is and of which the caller
--- has to say whether it is open. hour: '' when it goes for good.
--- open: 8 bytes for each file that is open in this client; when it has too many of them '?', then '?'
--- and the answer: the inode that was asked for, and '1' or '0'
+-- errno, or nil, nil and the inode (8 bytes) of a file whose last link it is and of which the
+-- caller has to say whether it is open. hour: '' when it goes for good.
+-- open: 8 bytes for each file that is open in this client; when it has too many of them '?', then
+-- '?' and the answer: the inode that was asked for, and '1' or '0'
 local function remove_plan(parent, name, e, a, hour, session, open)
 	local r = {
 		type = byte(e, 1), ino = sub(e, 2, 9), a = a, parent = parent, name = name, e = e,
