@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from lab import write_file
+from lab import wait_for, write_file
 
 NO_CACHES = ("--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0", "--open-cache", "0")
 
@@ -98,6 +98,7 @@ def test_a_file_that_another_mount_removed_is_stale(lab, redis):
     write_file(a.path("f"), b"x" * 1000)
     with open(b.path("f"), "rb", buffering=0) as f:
         os.unlink(a.path("f"))
+        wait_for("the data's end", lambda: not any(files for _, _, files in os.walk(f"{lab.folder}/objects/vol/chunks")))
         with pytest.raises(OSError) as e:
             f.read(10)
         assert e.value.errno == errno.ESTALE
