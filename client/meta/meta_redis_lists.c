@@ -136,7 +136,7 @@ int lists_find_alone(struct meta_redis *mr, uint64_t inode, uint32_t first, uint
 	struct redis_conn *c;
 	int r = -ECONNRESET;
 
-	while ((r == -ECONNRESET || r == -EAGAIN) && clock_left(deadline)) {
+	while ((r == -ECONNRESET || r == -ETIMEDOUT || r == -EAGAIN) && clock_left(deadline)) {
 		r = redis_acquire(mr->redis, deadline, &c);
 		if (r)
 			break;
