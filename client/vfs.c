@@ -243,6 +243,8 @@ bool vfs_getattr_known(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
 	if (age >= v->conf.attr_us)
 		return false;
 	vfs_fill(v, &e);
+	if (attrcache_changed_since(v->known, inode, asked) && e.attr.type == INODE_FILE)
+		return false;
 	e.attr_us -= MIN(e.attr_us, age);
 	*ret = e;
 	return true;
@@ -263,37 +265,61 @@ bool vfs_lookup_made_up(struct vfs *v, uint64_t parent, const char *name, struct
 
 /* --- look-ups --- */
 
+/* An answer of Redis from before a commit of this mount, put together after it, knows of the length
+ * neither as committed nor as dirty. The kernel would believe it, since it asked after the write,
+ * and the next append would go where the last one is. So it is asked again; in the end somebody who
+ * commits all the time is told what there was. Behind vfs_fill. */
+enum { ASK_TRIES = 16 };
+
+static bool overtaken(struct vfs *v, const struct vfs_entry *e, uint64_t asked_us, int tries)
+{
+	return e->attr.type == INODE_FILE && tries < ASK_TRIES &&
+	       attrcache_changed_since(v->known, e->inode, asked_us);
+}
+
 int vfs_lookup(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
 	       struct vfs_entry *ret)
 {
-	struct vfs_entry e = {0};
-	uint64_t asked = clock_us();
-	int r;
+	struct vfs_entry e;
+	uint64_t asked;
+	int tries = 0;
 
 	if (vfs_lookup_made_up(v, parent, name, ret))
 		return 0;
-	r = meta_lookup(v->conf.meta, c, parent, name, &e.inode, &e.attr);
-	if (r < 0)
-		return r;
-	vfs_seen(v, e.inode, &e.attr, asked);
-	vfs_fill(v, &e);
+	do {
+		int r;
+
+		e = (struct vfs_entry){0};
+		asked = clock_us();
+		r = meta_lookup(v->conf.meta, c, parent, name, &e.inode, &e.attr);
+		if (r < 0)
+			return r;
+		vfs_seen(v, e.inode, &e.attr, asked);
+		vfs_fill(v, &e);
+	} while (overtaken(v, &e, asked, ++tries));
 	*ret = e;
 	return 0;
 }
 
 int vfs_getattr(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
 {
-	struct vfs_entry e = {.inode = inode};
-	uint64_t asked = clock_us();
-	int r;
+	struct vfs_entry e;
+	uint64_t asked;
+	int tries = 0;
 
 	if (vfs_getattr_made_up(v, inode, ret))
 		return 0;
-	r = meta_getattr(v->conf.meta, inode, &e.attr);
-	if (r < 0)
-		return r;
-	vfs_seen(v, inode, &e.attr, asked);
-	vfs_fill(v, &e);
+	do {
+		int r;
+
+		e = (struct vfs_entry){.inode = inode};
+		asked = clock_us();
+		r = meta_getattr(v->conf.meta, inode, &e.attr);
+		if (r < 0)
+			return r;
+		vfs_seen(v, inode, &e.attr, asked);
+		vfs_fill(v, &e);
+	} while (overtaken(v, &e, asked, ++tries));
 	*ret = e;
 	return 0;
 }
