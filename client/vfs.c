@@ -243,7 +243,7 @@ bool vfs_getattr_known(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
 	if (age >= v->conf.attr_us)
 		return false;
 	vfs_fill(v, &e);
-	if (attrcache_changed_since(v->known, inode, asked) && e.attr.type == INODE_FILE)
+	if (vfs_overtaken(v, &e, asked))
 		return false;
 	e.attr_us -= MIN(e.attr_us, age);
 	*ret = e;
@@ -265,16 +265,11 @@ bool vfs_lookup_made_up(struct vfs *v, uint64_t parent, const char *name, struct
 
 /* --- look-ups --- */
 
-/* An answer of Redis from before a commit of this mount, put together after it, knows of the length
- * neither as committed nor as dirty. The kernel would believe it, since it asked after the write,
- * and the next append would go where the last one is. So it is asked again; in the end somebody who
- * commits all the time is told what there was. Behind vfs_fill. */
 enum { ASK_TRIES = 16 };
 
-static bool overtaken(struct vfs *v, const struct vfs_entry *e, uint64_t asked_us, int tries)
+bool vfs_overtaken(struct vfs *v, const struct vfs_entry *e, uint64_t asked_us)
 {
-	return e->attr.type == INODE_FILE && tries < ASK_TRIES &&
-	       attrcache_changed_since(v->known, e->inode, asked_us);
+	return e->attr.type == INODE_FILE && attrcache_changed_since(v->known, e->inode, asked_us);
 }
 
 int vfs_lookup(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
@@ -296,7 +291,7 @@ int vfs_lookup(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 			return r;
 		vfs_seen(v, e.inode, &e.attr, asked);
 		vfs_fill(v, &e);
-	} while (overtaken(v, &e, asked, ++tries));
+	} while (vfs_overtaken(v, &e, asked) && ++tries < ASK_TRIES);
 	*ret = e;
 	return 0;
 }
@@ -319,7 +314,7 @@ int vfs_getattr(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
 			return r;
 		vfs_seen(v, inode, &e.attr, asked);
 		vfs_fill(v, &e);
-	} while (overtaken(v, &e, asked, ++tries));
+	} while (vfs_overtaken(v, &e, asked) && ++tries < ASK_TRIES);
 	*ret = e;
 	return 0;
 }
@@ -339,10 +334,17 @@ int vfs_setattr(struct vfs *v, const struct meta_ctx *c, uint64_t inode, unsigne
 			return r;
 	}
 	if (set) {
+		uint64_t asked = clock_us();
+		bool stale;
+
 		r = meta_setattr(v->conf.meta, c, inode, set, want, &e.attr);
 		if (r < 0)
 			return r;
+		vfs_fill(v, &e);
+		stale = vfs_overtaken(v, &e, asked);
 		vfs_changed(v, inode, &e.attr, false);
+		if (stale)
+			return vfs_getattr(v, inode, ret);
 	}
 	if (!size && !set)
 		return vfs_getattr(v, inode, ret);

@@ -136,6 +136,7 @@ int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t p
 {
 	struct vfs_entry e = {.inode = inode};
 	struct names_change change;
+	bool stale;
 	int r = check_name(v, parent, name, -EEXIST);
 
 	if (inode >= INODE_INTERNAL && inode <= INODE_TRASH)
@@ -147,8 +148,11 @@ int vfs_link(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64_t p
 	names_end(v, &change, r);
 	if (r < 0)
 		return r;
-	vfs_changed(v, inode, &e.attr, false);
 	vfs_fill(v, &e);
+	stale = vfs_overtaken(v, &e, change.asked_us);
+	vfs_changed(v, inode, &e.attr, false);
+	if (stale)
+		return vfs_getattr(v, inode, ret);
 	*ret = e;
 	return 0;
 }

@@ -135,6 +135,87 @@ static void an_open_takes_back_nothing_that_was_committed_meanwhile(void **state
 	stop(&w);
 }
 
+/* the same of attributes: by look-up, getattr, link and setattr, which then are asked for again */
+static void overtake(struct meta *m)
+{
+	size_t len = strlen(overtaken.text);
+
+	m->ops = overtaken.engine;
+	usleep(2);
+	assert_int_equal(put(overtaken.writer, 0, overtaken.text, (uint32_t)len), len);
+	assert_int_equal(flush_handle(overtaken.writer), 0);
+}
+
+static int overtaken_getattr(struct meta *m, uint64_t inode, struct attr *ret)
+{
+	int r = overtaken.engine->getattr(m, inode, ret);
+
+	overtake(m);
+	return r;
+}
+
+static int overtaken_lookup(struct meta *m, const struct meta_ctx *c, uint64_t parent,
+			    const char *name, uint64_t *ret, struct attr *ret_attr)
+{
+	int r = overtaken.engine->lookup(m, c, parent, name, ret, ret_attr);
+
+	overtake(m);
+	return r;
+}
+
+static int overtaken_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t parent,
+			  const char *name, struct attr *ret)
+{
+	int r = overtaken.engine->link(m, c, inode, parent, name, ret);
+
+	overtake(m);
+	return r;
+}
+
+static int overtaken_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned set,
+			     const struct attr *want, struct attr *ret)
+{
+	int r = overtaken.engine->setattr(m, c, inode, set, want, ret);
+
+	overtake(m);
+	return r;
+}
+
+static void no_answer_shows_less_than_was_committed_meanwhile(void **state)
+{
+	const struct attr want = {.mode = 0600};
+	struct vfs_entry e;
+	struct world w;
+	struct handle *h;
+	uint64_t inode;
+
+	(void)state;
+	start(&w, false);
+	h = create(&w, "f", &inode);
+	overtake_next_open(&w, h, "1");
+	overtaken.ops = *overtaken.engine;
+	overtaken.ops.getattr = overtaken_getattr;
+	assert_int_equal(vfs_getattr(w.v, inode, &e), 0);
+	assert_int_equal(e.attr.length, 1);
+	overtake_next_open(&w, h, "22");
+	overtaken.ops = *overtaken.engine;
+	overtaken.ops.lookup = overtaken_lookup;
+	assert_int_equal(vfs_lookup(w.v, &root, INODE_ROOT, "f", &e), 0);
+	assert_int_equal(e.attr.length, 2);
+	overtake_next_open(&w, h, "333");
+	overtaken.ops = *overtaken.engine;
+	overtaken.ops.link = overtaken_link;
+	assert_int_equal(vfs_link(w.v, &root, inode, INODE_ROOT, "g", &e), 0);
+	assert_int_equal(e.attr.length, 3);
+	overtake_next_open(&w, h, "4444");
+	overtaken.ops = *overtaken.engine;
+	overtaken.ops.setattr = overtaken_setattr;
+	assert_int_equal(vfs_setattr(w.v, &root, inode, SET_MODE, &want, NULL, NULL, &e), 0);
+	assert_int_equal(e.attr.length, 4);
+	close_handle(h);
+	stop(&w);
+}
+
 static void truncate_cuts_what_readers_and_writers_believe(void **state)
 {
 	struct vfs_entry e;
@@ -616,6 +697,7 @@ int main(void)
 		cmocka_unit_test(what_was_written_is_seen_before_it_is_committed),
 		cmocka_unit_test(pages_are_kept_until_somebody_changes_the_file),
 		cmocka_unit_test(an_open_takes_back_nothing_that_was_committed_meanwhile),
+		cmocka_unit_test(no_answer_shows_less_than_was_committed_meanwhile),
 		cmocka_unit_test(truncate_cuts_what_readers_and_writers_believe),
 		cmocka_unit_test(open_with_trunc_empties),
 		cmocka_unit_test(times_set_behind_a_flush_survive_the_close),
