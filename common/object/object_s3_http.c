@@ -23,15 +23,16 @@ static_assert(sizeof(((struct s3_exchange *)NULL)->detail) >= CURL_ERROR_SIZE,
 struct s3_socket {
 	struct loop_watch watch;
 	struct s3_http *http;
-	struct list_node idle;
+	struct list_node link; /* in busy or idle */
 };
 
 struct s3_http {
 	struct loop *loop;
 	CURLM *multi;
 	struct loop_timer timer;
-	/* struct s3_socket of closed connections, kept: one may be freed inside its own callback */
-	struct list_node idle;
+	/* struct s3_socket: of connections, and of closed ones, kept: one may be freed inside its
+	 * own callback */
+	struct list_node busy, idle;
 };
 
 static void global_init(void)
@@ -123,12 +124,12 @@ static void timer_fired(struct loop_timer *t)
 static struct s3_socket *socket_get(struct s3_http *h, int fd)
 {
 	struct list_node *n = list_pop(&h->idle);
-	struct s3_socket *s = n ? container_of(n, struct s3_socket, idle) : calloc(1, sizeof(*s));
+	struct s3_socket *s = n ? container_of(n, struct s3_socket, link) : calloc(1, sizeof(*s));
 
 	if (!s)
 		return NULL;
 	s->http = h;
-	list_init(&s->idle);
+	list_add_head(&h->busy, &s->link);
 	loop_watch_init(&s->watch, h->loop, fd, socket_ready);
 	return s;
 }
@@ -142,7 +143,8 @@ static int curl_wants_socket(CURL *easy _unused_, curl_socket_t fd, int what, vo
 	if (what == CURL_POLL_REMOVE) {
 		if (s) {
 			loop_watch_set(&s->watch, 0);
-			list_add_head(&h->idle, &s->idle);
+			list_del(&s->link);
+			list_add_head(&h->idle, &s->link);
 			curl_multi_assign(h->multi, fd, NULL);
 		}
 		return 0;
@@ -159,6 +161,20 @@ static int curl_wants_socket(CURL *easy _unused_, curl_socket_t fd, int what, vo
 		events |= LOOP_WRITE;
 	loop_watch_set(&s->watch, events);
 	return 0;
+}
+
+/* curl may close first and tell afterwards: by then the number can be another thread's file */
+static int curl_closes_socket(void *arg, curl_socket_t fd)
+{
+	struct s3_http *h = arg;
+
+	for (struct list_node *n = h->busy.next; n != &h->busy; n = n->next) {
+		struct s3_socket *s = container_of(n, struct s3_socket, link);
+
+		if (s->watch.fd == fd)
+			loop_watch_set(&s->watch, 0);
+	}
+	return close(fd);
 }
 
 static int curl_wants_timer(CURLM *multi _unused_, long ms, void *arg)
@@ -363,6 +379,8 @@ static void set_handle(CURL *e, struct s3_exchange *x)
 	curl_easy_setopt(e, CURLOPT_PRIVATE, x);
 	curl_easy_setopt(e, CURLOPT_ERRORBUFFER, x->detail);
 	curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
+	curl_easy_setopt(e, CURLOPT_CLOSESOCKETFUNCTION, curl_closes_socket);
+	curl_easy_setopt(e, CURLOPT_CLOSESOCKETDATA, x->http);
 	curl_easy_setopt(e, CURLOPT_TCP_NODELAY, 1L);
 	curl_easy_setopt(e, CURLOPT_TCP_KEEPALIVE, 1L);
 	curl_easy_setopt(e, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
@@ -457,6 +475,7 @@ int s3_http_new(struct loop *l, unsigned max_conns, struct s3_http **ret)
 		return -ENOMEM;
 	pthread_once(&once, global_init);
 	h->loop = l;
+	list_init(&h->busy);
 	list_init(&h->idle);
 	loop_timer_init(&h->timer, l, timer_fired);
 	h->multi = curl_multi_init();
@@ -483,7 +502,7 @@ void s3_http_free(struct s3_http *h)
 		return;
 	curl_multi_cleanup(h->multi);
 	loop_timer_stop(&h->timer);
-	while ((n = list_pop(&h->idle)))
-		free(container_of(n, struct s3_socket, idle));
+	while ((n = list_pop(&h->busy)) || (n = list_pop(&h->idle)))
+		free(container_of(n, struct s3_socket, link));
 	free(h);
 }
