@@ -150,7 +150,7 @@ static void count_all(struct restore *rs)
 			continue;
 		pipe_reset(&p);
 		(void)snprintf(field, sizeof(field), "%" PRIu64, rs->back.slot[i].a);
-		pipe_add(&p, "HEXISTS", "dirUsedSpace", field, NULL);
+		pipe_add(&p, "HEXISTS", "dirUsedSpace", field, (char *)NULL);
 		/* what is missing still is counted by whoever changes it next, or by fsck */
 		if (pipe_run(&p) == 0 && redis_reply_int(p.reply[0]) == 0)
 			(void)walk_tree(&rs->m->scan, rs->back.slot[i].a, "", false, &ops, rs);

@@ -166,7 +166,7 @@ static int lapsed_look(struct meta_redis *mr, int64_t now_sec, uint64_t deadline
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	uint64_t now_us = clock_us();
-	struct lapsed *table = NULL;
+	struct lapsed *table;
 	size_t n = 0;
 	int r = redis_once(mr->own_redis, deadline_us, &reply,
 			   "ZRANGEBYSCORE %sallSessions -inf %lld WITHSCORES LIMIT 0 %d",
@@ -177,11 +177,9 @@ static int lapsed_look(struct meta_redis *mr, int64_t now_sec, uint64_t deadline
 	if (now_us - mr->looked_us > 2 * mr->base.conf.heartbeat_us + LOOK_SLACK_US)
 		mr->n_lapsed = 0; /* nor could others tell that they live */
 	mr->looked_us = now_us;
-	if (reply_len(reply)) {
-		table = calloc(reply_len(reply), sizeof(*table));
-		if (!table)
-			return -ENOMEM;
-	}
+	table = calloc(reply_len(reply) + 1, sizeof(*table));
+	if (!table)
+		return -ENOMEM;
 	for (size_t i = 0; i + 1 < reply_len(reply); i += 2) {
 		struct lapsed l = {.sid = (uint64_t)reply_int(reply_at(reply, i)),
 				   .since_us = now_us};
