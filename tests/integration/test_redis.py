@@ -247,6 +247,8 @@ def test_replicas_of_a_cluster_answer_a_mount_that_only_reads(lab, cluster):
     write_file(m.path("a"), b"one")
     master = cluster.nodes.index(cluster.owner())
     replica = cluster.nodes[master + 3].client()
+    wait_for("everybody to know the replicas", lambda: all(
+        str(n.client().execute_command("CLUSTER NODES")).count("slave") >= 3 for n in cluster.nodes))
     wait_for("copy", lambda: replica.info("replication")["slave_repl_offset"] == cluster.nodes[master].client().info("replication")
              ["master_repl_offset"])
     ro = lab.mount(cluster.url(1, "route-read=replica"), "ro", flags=[*META, "--read-only"])
