@@ -240,9 +240,10 @@ int vfs_truncate(struct vfs *v, const struct meta_ctx *c, uint64_t inode, uint64
 		 bool through_handle, struct attr *ret);
 /* times and dirty length of ret->inode, ret->attr */
 void vfs_fill(struct vfs *v, struct vfs_entry *ret);
-/* Behind vfs_fill. An answer of Redis from before a commit of this mount, put together after it, knows
- * of the length neither as committed nor as dirty. The kernel would believe it, since it asked after
- * the write, and the next append would go where the last one is: true, and it is asked again. */
+/* Behind vfs_fill. An answer of Redis from before a commit of this mount, put together after it,
+ * knows of the length neither as committed nor as dirty. The kernel would believe it, since it
+ * asked after the write, and the next append would go where the last one is: true, and it is asked
+ * again. */
 bool vfs_overtaken(struct vfs *v, const struct vfs_entry *e, uint64_t asked_us);
 
 #endif

@@ -177,8 +177,8 @@ def counted(top):
     return dirs, users, groups
 
 
-DRIFTS = pytest.mark.xfail(strict=False, reason="known fault: on an idle machine the space of q1 comes out some pages too large after 400 operations "
-                           "of two mounts in quick succession (inodes are right); not found yet. quota check --repair puts it right")
+DRIFTS = pytest.mark.xfail(strict=False, reason="known fault: on an idle machine the space of q1 comes out some pages too large after 400 "
+                           "operations of two mounts in quick succession (inodes are right); quota check --repair puts it right")
 
 
 @pytest.mark.parametrize("trash", [pytest.param(0, marks=DRIFTS), pytest.param(1, marks=DRIFTS)])
