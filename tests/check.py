@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PASSED = FAILED = SKIPPED = 0
 NOTES = []
+ONCE = []  # what failed and passed when it ran again
 
 
 def count(passed=0, failed=0, skipped=0):
@@ -95,7 +96,12 @@ def units(build, mode):
         for name, (passed, failed, skipped, text) in zip(names, ex.map(run_unit, paths, names)):
             if failed:
                 print(text)
-                say(f"FAILED {name}")
+                second = run_unit(f"{build}/{mode}/unit/{name.split()[1]}", name)
+                if not second[1]:
+                    passed, failed, skipped, text = second
+                    ONCE.append(name)
+                else:
+                    say(f"FAILED {name}")
             if skipped:
                 NOTES.append(f"{name}: {skipped} skipped")
             count(passed, failed, skipped)
@@ -126,6 +132,26 @@ def step(name, *command, env=None):
     count(passed=r.returncode == 0, failed=r.returncode != 0)
 
 
+def again(xml, env):
+    """What failed is run once more, alone: clusters of processes on a machine that others use, too, miss a deadline now and
+    then. What passes then is counted as passed, and named; what fails twice has failed."""
+    tree = ET.parse(xml)
+    for suite in tree.getroot().iter("testsuite"):
+        for case in suite.iter("testcase"):
+            bad = [kind for kind in ("failure", "error") if case.find(kind) is not None]
+            if not bad:
+                continue
+            name = f"{case.get('classname').replace('.', '/')}.py::{case.get('name')}"
+            r = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=300", name], cwd=TOP, env=env,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if r.returncode == 0:
+                ONCE.append(name)
+                for kind in bad:
+                    suite.set(kind + "s", str(int(suite.get(kind + "s")) - 1))
+    with open(xml, "wb") as f:
+        tree.write(f)
+
+
 def integration(build, mode, args):
     if not make(build, mode, "all"):
         return
@@ -135,6 +161,7 @@ def integration(build, mode, args):
     subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=300", f"--junitxml={xml}",
                     "-o", "junit_family=xunit2", "tests/integration", *args], cwd=TOP, env=env)
     try:
+        again(xml, env)
         suites = ET.parse(xml).getroot().iter("testsuite")
     except (OSError, ET.ParseError) as e:
         say(f"FAILED integration: no result: {e}")
@@ -176,6 +203,8 @@ def main():
         integration(a.build, "release", a.args)
     for note in NOTES:
         print(f"skipped: {note}")
+    for name in ONCE:
+        print(f"failed once, passed when run again: {name}")
     print(f"{PASSED} passed, {FAILED} failed, {SKIPPED} skipped")
     return 1 if FAILED or PASSED == 0 else 0
 
