@@ -8,7 +8,7 @@
 #include "common/hashmap.h"
 #include "common/mtx.h"
 
-enum { SHARD_BITS = 4, SHARDS = 1 << SHARD_BITS };
+enum { SHARD_BITS = 4, SHARDS = 1 << SHARD_BITS, EACH_STEPS = 4096 };
 enum entry_state { ENTRY_WRITING, ENTRY_PRESENT, ENTRY_LEAVING };
 
 struct entry {
@@ -302,6 +302,55 @@ int index_victim(struct index *ix, unsigned disk, struct block_key *ret)
 			return 0;
 	}
 	return -ENOENT;
+}
+
+/* the present ones of a chain; false: they do not fit */
+static bool take_chain_locked(const struct shard *s, struct hash_node *n, struct block_key *ret,
+			      size_t room, size_t *ret_n)
+{
+	size_t found = 0;
+
+	for (; n; n = n->next) {
+		const struct entry *e = container_of(n, struct entry, node);
+
+		if (e->state != ENTRY_PRESENT)
+			continue;
+		if (found == room)
+			return false;
+		block_key_init(&ret[found++], &s->volume, e->slice, e->index, e->size);
+	}
+	*ret_n = found;
+	return true;
+}
+
+/* the cursor: the shard's number, then the place in its table */
+int index_each(struct index *ix, uint64_t *io_cursor, struct block_key *ret, size_t max,
+	       size_t *ret_n)
+{
+	uint64_t number = *io_cursor >> 32;
+	uint32_t at = (uint32_t)*io_cursor, here;
+	size_t n = 0, more, steps = 0;
+	bool fits = true;
+	struct shard *s;
+
+	assert(max >= INDEX_EACH_MIN);
+	if (number >= SHARDS)
+		return -EINVAL; /* cursors come from peers */
+	s = &ix->shard[number];
+	mtx_lock(&s->lock);
+	do {
+		here = at;
+		fits = take_chain_locked(s, hashmap_step(&s->map, &at), ret + n, max - n, &more);
+		n += fits ? more : 0;
+	} while (fits && at && ++steps < EACH_STEPS);
+	mtx_unlock(&s->lock);
+	if (!fits && n == 0)
+		return -EOVERFLOW; /* a table that found no memory to grow for long */
+	if (!fits)
+		at = here;
+	*io_cursor = fits && !at ? (number + 1) % SHARDS << 32 : number << 32 | at;
+	*ret_n = n;
+	return 0;
 }
 
 uint64_t index_count(struct index *ix)

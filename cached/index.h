@@ -44,6 +44,13 @@ int index_take(struct index *ix, const struct block_key *k, unsigned *ret_disk);
 /* the next block of this disk that is to go; -ENOENT: none */
 int index_victim(struct index *ix, unsigned disk, struct block_key *ret);
 void index_gone(struct index *ix, const struct block_key *k);
+/* The next present blocks of a walk over all of them, at most max (at least INDEX_EACH_MIN). *io_cursor
+ * is 0 at first, and 0 again when the walk is over; a step may give none and not be the last. Safe
+ * beside changes: a block that is present during the whole walk is given at least once. A step looks
+ * at a bounded part of one shard. */
+enum { INDEX_EACH_MIN = 64 };
+int index_each(struct index *ix, uint64_t *io_cursor, struct block_key *ret, size_t max,
+	       size_t *ret_n);
 /* present blocks */
 uint64_t index_count(struct index *ix);
 

@@ -637,6 +637,12 @@ void store_stat(struct store *s, struct msg_stat *ret)
 	}
 }
 
+int store_each(struct store *s, uint64_t *io_cursor, struct block_key *ret, size_t max,
+	       size_t *ret_n)
+{
+	return index_each(s->ix, io_cursor, ret, max, ret_n);
+}
+
 bool store_fetching(struct store *s, const struct block_req *req)
 {
 	return source_flight_joins(s->top.next, req);

@@ -59,6 +59,9 @@ void store_verify(struct store *s, const struct block_key *k);
 /* every now and then: keeps the free space that others take away from us. Any thread. */
 void store_trim(struct store *s);
 void store_stat(struct store *s, struct msg_stat *ret);
+/* a walk over the keys of the blocks on the disks: index_each. Any thread, never waits */
+int store_each(struct store *s, uint64_t *io_cursor, struct block_key *ret, size_t max,
+	       size_t *ret_n);
 /* a get of req, which the store has not, would wait for a fetch that is under way. Any thread */
 bool store_fetching(struct store *s, const struct block_req *req);
 /* who holds descriptors of its files; as long as s */

@@ -105,3 +105,22 @@ void hashmap_each(struct hashmap *m, bool (*fn)(struct hash_node *n, void *arg),
 		}
 	}
 }
+
+static uint32_t reversed(uint32_t v)
+{
+	uint32_t r = 0;
+
+	for (unsigned i = 0; i < 32; i++, v >>= 1)
+		r = r << 1 | (v & 1);
+	return r;
+}
+
+/* Slots are visited in the order of their numbers read backwards: a table that doubles splits slot i
+ * into i and i + slots, which are neighbours in this order, so what was visited stays visited. */
+struct hash_node *hashmap_step(const struct hashmap *m, uint32_t *io_at)
+{
+	uint32_t mask = (uint32_t)(m->slots - 1), at = *io_at & mask;
+
+	*io_at = reversed(reversed(at | ~mask) + 1);
+	return m->slot[at];
+}

@@ -30,5 +30,9 @@ struct hash_node *hashmap_find(const struct hashmap *m, uint64_t hash, hash_eq_f
 void hashmap_del(struct hashmap *m, struct hash_node *n);
 /* walks all nodes; fn may delete the node it is given from m. Stops when fn returns false. */
 void hashmap_each(struct hashmap *m, bool (*fn)(struct hash_node *n, void *arg), void *arg);
+/* One chain of a walk in steps, between which nodes may come and go and the table may grow: a node
+ * that stays is met at least once. *io_at is 0 at first, and 0 again behind the last chain. Returns
+ * the chain's first node, or NULL when it is empty. */
+struct hash_node *hashmap_step(const struct hashmap *m, uint32_t *io_at);
 
 #endif

@@ -219,6 +219,54 @@ static void threads_do_not_disturb_each_other(void **state)
 	index_free(ix);
 }
 
+enum { STAY = 3000, COME = 20000, STEP = INDEX_EACH_MIN };
+
+/* what stays is given while others come, making the tables grow, and leave */
+static void a_walk_meets_what_stays(void **state)
+{
+	struct index *ix = make();
+	unsigned *given = calloc(STAY + COME, sizeof(*given)), came = 0, last = 0, disk;
+	struct block_key k[STEP];
+	uint64_t cursor = 0;
+	size_t n;
+
+	(void)state;
+	assert_non_null(given);
+	for (unsigned i = 0; i < STAY; i++) {
+		block_key_init(&k[0], &volume, i, 0, 4096);
+		assert_int_equal(index_begin(ix, &k[0]), 0);
+		assert_int_equal(index_commit(ix, &k[0], i % DISKS, false), 0);
+	}
+	do {
+		assert_int_equal(index_each(ix, &cursor, k, STEP, &n), 0);
+		assert_true(n <= STEP);
+		for (size_t i = 0; i < n; i++) {
+			assert_true(k[i].slice < STAY + COME && k[i].size == 4096);
+			assert_memory_equal(k[i].volume.b, volume.b, sizeof(volume.b));
+			given[k[i].slice]++;
+		}
+		for (unsigned i = 0; i < 400 && came < COME; i++, came++) {
+			block_key_init(&k[0], &volume, STAY + came, 0, 4096);
+			assert_int_equal(index_begin(ix, &k[0]), 0);
+			if (came % 3 == 0) /* being written: not present */
+				continue;
+			assert_int_equal(index_commit(ix, &k[0], 0, false), 0);
+			if (last && came % 3 == 1 && index_take(ix, &k[0], &disk) == 0)
+				index_gone(ix, &k[0]);
+			last = came;
+		}
+	} while (cursor);
+	assert_int_equal(came, COME);
+	for (unsigned i = 0; i < STAY; i++)
+		assert_true(given[i] >= 1);
+	for (unsigned i = 0; i < COME; i += 3)
+		assert_int_equal(given[STAY + i], 0);
+	cursor = UINT64_MAX; /* cursors come from peers */
+	assert_int_equal(index_each(ix, &cursor, k, STEP, &n), -EINVAL);
+	free(given);
+	index_free(ix);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -227,6 +275,7 @@ int main(void)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 		cmocka_unit_test(a_block_costs_little_memory),
 #endif
+		cmocka_unit_test(a_walk_meets_what_stays),
 		cmocka_unit_test(threads_do_not_disturb_each_other),
 	};
 

@@ -106,11 +106,41 @@ static void hashmap_each_allows_deletion_and_stops(void **state)
 	hashmap_fini(&m);
 }
 
+/* half stays while the other half comes and goes and the table grows */
+static void hashmap_steps_meet_what_stays(void **state)
+{
+	static bool met[KEYS];
+	uint32_t at = 0;
+	unsigned added = KEYS / 2, steps = 0;
+	struct hashmap m;
+
+	(void)state;
+	memset(met, 0, sizeof(met));
+	assert_int_equal(hashmap_init(&m, 4), 0);
+	for (unsigned k = 0; k < KEYS; k++) {
+		items[k].key = k;
+		if (k < KEYS / 2)
+			hashmap_add(&m, &items[k].node, item_hash(k));
+	}
+	do {
+		for (struct hash_node *n = hashmap_step(&m, &at); n; n = n->next)
+			met[container_of(n, struct item, node)->key] = true;
+		for (unsigned i = 0; i < 3 && added < KEYS; i++, added++)
+			hashmap_add(&m, &items[added].node, item_hash(added));
+		steps++;
+	} while (at);
+	assert_true(steps <= m.slots);
+	for (unsigned k = 0; k < KEYS / 2; k++)
+		assert_true(met[k]);
+	hashmap_fini(&m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hashmap_agrees_with_an_array),
 		cmocka_unit_test(hashmap_each_allows_deletion_and_stops),
+		cmocka_unit_test(hashmap_steps_meet_what_stays),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
