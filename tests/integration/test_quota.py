@@ -125,15 +125,16 @@ def test_usage_is_right_a_moment_after_mkdir(lab, redis, juicefs, file_volume):
 OWNERS = ((0, 0), (1000, 1000), (1001, 2000))
 
 
-def mixed_work(rnd, mounts, rounds, all_of_it):
-    """anything but moves of directories, in the same directories, through any mount"""
+def mixed_work(rnd, mounts, rounds, juice=None):
+    """Anything but moves of directories, in the same directories, through any mount. With JuiceFS nothing that it counts wrong itself:
+    files with several links, and what is written to a file after its last name is gone (it counts in the directory where the name was)."""
     tops = ("q1", "q1/q2", "q3", "q1/q2/x", "q3/y")
     for _ in range(rounds):
         m = rnd.choice(mounts)
         a, b = m.path(rnd.choice(tops)), m.path(rnd.choice(tops))
         one, two = f"{a}/n{rnd.randrange(8)}", f"{b}/n{rnd.randrange(8)}"
         with contextlib.suppress(OSError):
-            what = rnd.randrange(9 if all_of_it else 8)
+            what = rnd.randrange(8 if juice else 9)
             if what < 2:
                 write(one, rnd.randrange(30000))
             elif what == 2:
@@ -151,7 +152,8 @@ def mixed_work(rnd, mounts, rounds, all_of_it):
             elif what == 7:
                 with open(one, "r+b") as f:
                     os.unlink(one)
-                    f.write(b"y" * 9000)
+                    if m is not juice:
+                        f.write(b"y" * 9000)
             else:
                 os.link(one, two)
 
@@ -177,11 +179,7 @@ def counted(top):
     return dirs, users, groups
 
 
-DRIFTS = pytest.mark.xfail(strict=False, reason="known fault: on an idle machine the space of q1 comes out some pages too large after 400 "
-                           "operations of two mounts in quick succession (inodes are right); quota check --repair puts it right")
-
-
-@pytest.mark.parametrize("trash", [pytest.param(0, marks=DRIFTS), 1])
+@pytest.mark.parametrize("trash", [0, 1])
 def test_mixed_work_of_both_clients(lab, redis, juicefs, file_volume, trash):
     seed = first_seed()
     print("SEED", seed)
@@ -195,7 +193,7 @@ def test_mixed_work_of_both_clients(lab, redis, juicefs, file_volume, trash):
     quota(juicefs, lab, file_volume, "set", "--uid", "1000", "--inodes", "30")
     m0.stop()
     ours = [lab.mount(file_volume, "m1"), lab.mount(file_volume, "m2")]
-    mixed_work(random.Random(seed), ours, 400, True)
+    mixed_work(random.Random(seed), ours, 400)
     # a directory goes to another quota, and both mounts work on in it; what is above a directory they know for a second
     os.makedirs(ours[0].path("q1/moves/sub"))
     for k, there in enumerate(("q3", "q1/q2", "q1")):
@@ -205,12 +203,13 @@ def test_mixed_work_of_both_clients(lab, redis, juicefs, file_volume, trash):
         os.rename(ours[k % 2].path("q1" if not k else ("q3", "q1/q2")[k - 1], "moves"), ours[k % 2].path(there, "moves"))
         time.sleep(1.1)
     check_usage(lab, redis, juicefs, file_volume, ours[0], trash)
-    # together with JuiceFS: nothing that itself counts wrong (files with several links)
+    # together with JuiceFS, without files with several links
     for d in ("q1", "q1/q2", "q1/q2/x", "q3", "q3/y"):
         for name in os.listdir(ours[0].path(d)):
             if not os.path.isdir(ours[0].path(d, name)):
                 os.unlink(ours[0].path(d, name))
-    mixed_work(random.Random(seed + 1), [*ours, lab.juice_mount(juicefs, file_volume)], 400, False)
+    juice = lab.juice_mount(juicefs, file_volume)
+    mixed_work(random.Random(seed + 1), [*ours, juice], 400, juice)
     check_usage(lab, redis, juicefs, file_volume, ours[0], trash)
     fsck_clean(juicefs, lab, file_volume)
 
