@@ -71,7 +71,7 @@ BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-all: $(PROGRAMS)
+all: $(PROGRAMS) $(B)/faultfs
 
 define library
 $(call lib,$(1)): $(call objs,$(1))
@@ -95,6 +95,9 @@ $(B)/obj/%.o: %.c Makefile
 $(B)/stoke: $(B)/obj/client/cmd/main.o $(call libs_of,cmd)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 $(B)/stoke-cached: $(B)/obj/cached/main.o $(call libs_of,cached)
+	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+# the sick disk of the tests
+$(B)/faultfs: $(B)/obj/tests/faultfs.o $(call libs_of,common)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
 # without libFuzzer (every mode but fuzz) the corpus is replayed by a main of ours
 FUZZ_MAIN := $(if $(filter fuzz,$(MODE)),,$(B)/obj/tests/fuzz/replay.o)

@@ -103,14 +103,16 @@ class Proc:
 
 
 class Redis(Proc):
-    def __init__(self, folder, password=None):
+    def __init__(self, folder, password=None, host="127.0.0.1", appendonly=False):
         os.makedirs(folder, exist_ok=True)
-        self.port, self.password, self.folder = free_port(), password, folder
+        self.appendonly = appendonly  # what it holds outlives a kill -9
+        self.port, self.password, self.folder, self.host = free_port(), password, folder, host
         self.socket = f"{folder}/redis.sock"
         self.boot()
 
     def boot(self):
-        argv = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder, "--save", "", "--appendonly", "no",
+        argv = ["redis-server", "--port", str(self.port), "--bind", self.host, "--protected-mode", "no", "--dir", self.folder, "--save", "",
+                "--appendonly", "yes" if self.appendonly else "no", "--appendfsync", "no",
                 "--unixsocket", self.socket, "--databases", "64", "--maxmemory-policy", "noeviction"]
         if self.password:
             argv += ["--requirepass", self.password]
@@ -119,10 +121,10 @@ class Redis(Proc):
 
     def client(self, db=0):
         import redis
-        return redis.Redis(port=self.port, db=db, password=self.password)
+        return redis.Redis(host=self.host, port=self.port, db=db, password=self.password)
 
     def url(self, db=0):
-        return f"redis://{':' + self.password + '@' if self.password else ''}127.0.0.1:{self.port}/{db}"
+        return f"redis://{':' + self.password + '@' if self.password else ''}{self.host}:{self.port}/{db}"
 
 
 def resp_length(b, at=0):
@@ -204,14 +206,14 @@ class Rgw:
     """One-node Ceph RGW with everything in memory; its access log is the witness for what was asked of S3."""
     ACCESS, KEY = "testaccess", "testsecret1234567890"
 
-    def __init__(self, folder):
-        self.folder, self.port, self.pids = folder, free_port(), []
+    def __init__(self, folder, host="127.0.0.1"):
+        self.folder, self.port, self.pids, self.host = folder, free_port(), [], host
         self.mon, self.marks = free_port(), 0
         shutil.rmtree(folder, ignore_errors=True)
         for part in ("mon", "osd"):
             os.makedirs(f"{folder}/{part}")
         self.env = dict(os.environ, CEPH_CONF=f"{folder}/ceph.conf")
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http://{host}:{self.port}"
         try:
             self.start()
         except BaseException:
@@ -231,7 +233,7 @@ class Rgw:
             "osd_pool_default_pg_autoscale_mode": "off", "mon_max_pg_per_osd": 1000, "paxos_propose_interval": 0.05, "run_dir": d,
             "log_file": f"{d}/$name.log", "admin_socket": f"{d}/$name.asok", "pid_file": f"{d}/$name.pid", "mon_data": f"{d}/mon",
             "osd_data": f"{d}/osd", "keyring": f"{d}/keyring", "osd_objectstore": "memstore", "memstore_device_bytes": 6 << 30,
-            "rgw_frontends": f"beast endpoint=127.0.0.1:{self.port} tcp_nodelay=1", "rgw_gc_obj_min_wait": 5, "rgw_gc_processor_period": 5,
+            "rgw_frontends": f"beast endpoint={self.host}:{self.port} tcp_nodelay=1", "rgw_gc_obj_min_wait": 5, "rgw_gc_processor_period": 5,
             "debug_rgw": "1/1", "debug_ms": 0,
         }
         with open(f"{d}/ceph.conf", "w") as f:
@@ -245,8 +247,18 @@ class Rgw:
         self.daemon("osd.0", "ceph-osd", "-i", "0")
         self.run("radosgw-admin", "user", "create", "--uid=test", "--display-name=t", f"--access-key={self.ACCESS}",
                  f"--secret-key={self.KEY}")
+        self.start_gateway()
+
+    def start_gateway(self):
         self.daemon("client.rgw.a", "radosgw", "-n", "client.rgw.a")
         wait_for("S3", lambda: urllib.request.urlopen(self.url, timeout=5).status == 200, 30)
+
+    def kill_gateway(self):
+        """the objects live on, in the OSD"""
+        pid = self.pids.pop()
+        os.kill(pid, signal.SIGKILL)
+        wait_for("end of the gateway", lambda: not alive(pid))
+        os.unlink(f"{self.folder}/client.rgw.a.pid")
 
     def daemon(self, name, *argv):
         self.run(*argv)
@@ -307,8 +319,8 @@ class Rgw:
         self.pids = []
 
 
-def http_get(port, path="/metrics"):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as r:
+def http_get(port, path="/metrics", host="127.0.0.1"):
+    with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=5) as r:
         return r.read().decode()
 
 
@@ -323,10 +335,10 @@ def parse_metrics(text):
 
 
 class Daemon(Proc):
-    """stoke-cached number n of a group"""
+    """stoke-cached number n of a group; node: where (netlab.Node), else on this host"""
 
-    def __init__(self, lab, meta, n, group="train", cache_mib=2048, secret=SECRET, wait=True, flags=(), cache_dirs=None):
-        self.lab, self.n = lab, n
+    def __init__(self, lab, meta, n, group="train", cache_mib=2048, secret=SECRET, wait=True, flags=(), cache_dirs=None, node=None):
+        self.lab, self.n, self.node, self.ip = lab, n, node, node.ip if node else "127.0.0.1"
         self.folder = f"{lab.folder}/d{n}"
         os.makedirs(self.folder, exist_ok=True)
         self.cache = cache_dirs or [f"{self.folder}/cache"]
@@ -334,10 +346,10 @@ class Daemon(Proc):
             os.makedirs(c, exist_ok=True)
         self.secret_file = lab.secret_file(secret)
         self.port, self.http, self.socket = free_port(), free_port(), f"{self.folder}/sock"
-        argv = [f"{lab.bin}/stoke-cached", meta, "--cache-dir", ":".join(self.cache), "--cache-size", str(cache_mib),
-                "--cache-group", group, "--group-ip", "127.0.0.1", "--group-port", str(self.port),
+        argv = [*(node.enter if node else ()), f"{lab.bin}/stoke-cached", meta, "--cache-dir", ":".join(self.cache), "--cache-size", str(cache_mib),
+                "--cache-group", group, "--group-ip", self.ip, "--group-port", str(self.port),
                 "--group-secret-file", self.secret_file, "--socket", self.socket,
-                "--metrics", f"127.0.0.1:{self.http}", *flags]
+                "--metrics", f"{self.ip}:{self.http}", *flags]
         self.start_argv = argv
         super().__init__(argv, f"{self.folder}/log", env=lab.env)
         if wait:
@@ -347,7 +359,7 @@ class Daemon(Proc):
         def up():
             if not self.running():
                 raise RuntimeError(f"stoke-cached ended: {self.text()[-2000:]}")
-            return http_get(self.http, "/readyz")
+            return http_get(self.http, "/readyz", self.ip)
         wait_for(f"daemon {self.n}", up, timeout)
         return self
 
@@ -359,7 +371,7 @@ class Daemon(Proc):
         return self
 
     def metrics(self):
-        return parse_metrics(http_get(self.http))
+        return parse_metrics(http_get(self.http, host=self.ip))
 
     def rss_mib(self):
         return rss_mib(self.pid)
@@ -374,14 +386,53 @@ def rss_mib(pid):
         return int(re.search(r"VmRSS:\s+(\d+)", f.read())[1]) / 1024
 
 
+class FaultFs(Proc):
+    """A directory behind a file system that fails on command (tests/faultfs.c has the commands): path is what a daemon is given as its cache
+    directory, below is where its files really are."""
+
+    def __init__(self, lab, name):
+        folder = f"{lab.folder}/{name}"
+        self.top, self.below, self.control = f"{folder}/mnt", f"{folder}/below", f"{folder}/control"
+        self.path = f"{self.top}/cache"
+        for d in (self.top, f"{self.below}/cache"):
+            os.makedirs(d, exist_ok=True)
+        super().__init__([f"{lab.bin}/faultfs", self.below, self.top, self.control], f"{folder}/log")
+        wait_for("faultfs", lambda: os.path.ismount(self.top))
+
+    def do(self, line):
+        """one command; its answer without the ok"""
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(20)
+            s.connect(self.control)
+            s.sendall(line.encode() + b"\n")
+            answer = s.recv(4096).decode()
+        if not answer.startswith("ok"):
+            raise RuntimeError(f"faultfs {line}: {answer}")
+        return answer[3:]
+
+    def stat(self):
+        """operations that hang now, and by name those that came so far"""
+        return {k: int(v) for k, v in (w.split("=") for w in self.do("stat").split())}
+
+    def stop(self):
+        if self.running():
+            self.do("clear")
+            subprocess.run(["umount", "-l", self.top], check=False)
+            try:
+                self.p.wait(5)
+            except subprocess.TimeoutExpired:  # somebody has files open: they fail from now on
+                pass
+        self.kill()
+
+
 class Mount(Proc):
     """stoke mount in the foreground"""
 
-    def __init__(self, lab, meta, name="m1", flags=(), wait=True, env=None):
-        self.lab, self.dir = lab, f"{lab.folder}/{name}"
+    def __init__(self, lab, meta, name="m1", flags=(), wait=True, env=None, node=None):
+        self.lab, self.dir, self.ip = lab, f"{lab.folder}/{name}", node.ip if node else "127.0.0.1"
         os.makedirs(self.dir, exist_ok=True)
         self.http = free_port()
-        argv = [f"{lab.bin}/stoke", "mount", meta, self.dir, "--metrics", f"127.0.0.1:{self.http}", *flags]
+        argv = [*(node.enter if node else ()), f"{lab.bin}/stoke", "mount", meta, self.dir, "--metrics", f"{self.ip}:{self.http}", *flags]
         super().__init__(argv, f"{lab.folder}/{name}.log", env=dict(lab.env, **(env or {})))
         if wait:
             def up():
@@ -398,7 +449,7 @@ class Mount(Proc):
             return {k: float(v) for k, v in (line.split()[:2] for line in f if line.strip())}
 
     def metrics(self):
-        return parse_metrics(http_get(self.http))
+        return parse_metrics(http_get(self.http, host=self.ip))
 
     def bytes_by_source(self):
         return {m[1]: v for k, v in self.metrics().items() if (m := re.match(r'stoke_bytes_by_source_total\{.*source="(\w+)".*\}', k))}
@@ -494,6 +545,9 @@ class Lab:
 
     def daemon(self, meta, n, **kw):
         return self.add(Daemon(self, meta, n, **kw))
+
+    def fault_fs(self, name="disk"):
+        return self.add(FaultFs(self, name))
 
     def mount(self, meta, name="m1", flags=(), **kw):
         return self.add(Mount(self, meta, name, flags, **kw))
