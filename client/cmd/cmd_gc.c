@@ -34,11 +34,38 @@ static void warn(void *arg, const char *line)
 	maint_warn(g->m, line);
 }
 
+static int read_slices(struct gc *g, struct slices *ret)
+{
+	int r;
+
+	maint_begin(g->m, "slices", "of data");
+	r = slices_read(&g->m->scan, &g->m->progress, warn, g, ret);
+	maint_end(g->m);
+	return r;
+}
+
+/* before anything is counted down: what is counted too low would be deleted */
+static int count_up(struct gc *g)
+{
+	struct slices s = {.leaked = NULL};
+	int r = gc_fold(g);
+
+	if (r == 0)
+		r = read_slices(g, &s);
+	if (r == 0)
+		r = gc_surplus(g, &s);
+	slices_fini(&s);
+	return r;
+}
+
 static int scan(struct gc *g)
 {
 	struct numtable lost = {.slot = NULL};
 	struct slices s = {.leaked = NULL};
-	int r = gc_clean(g);
+	int r = g->conf->remove ? count_up(g) : 0;
+
+	if (r == 0)
+		r = gc_clean(g);
 
 	if (r == 0)
 		r = gc_inodes(g, &lost);
@@ -46,11 +73,10 @@ static int scan(struct gc *g)
 		r = gc_clean_inodes(g, &lost);
 	if (r == 0)
 		r = gc_trash(g);
-	if (r == 0) {
-		maint_begin(g->m, "slices", "of data");
-		r = slices_read(&g->m->scan, &g->m->progress, warn, g, &s);
-		maint_end(g->m);
-	}
+	if (r == 0)
+		r = read_slices(g, &s);
+	if (r == 0 && !g->conf->remove)
+		r = gc_surplus(g, &s);
 	if (r == 0) {
 		g->files = (struct gc_sum){.n = s.deleted.n, .bytes = s.waiting_bytes};
 		g->leaked_chunks = s.n_leaked;
@@ -88,7 +114,8 @@ static void summary(struct gc *g)
 	if (g->conf->remove)
 		maint_say(g->m, "deleted %" PRIu64 " leaked objects (%" PRIu64 " bytes)",
 			  g->removed.n, g->removed.bytes);
-	else if (g->leaked.n || g->files.n || g->pending.n || g->leaked_chunks || g->leaked_inodes)
+	else if (g->leaked.n || g->files.n || g->pending.n || g->leaked_chunks ||
+		 g->leaked_inodes || g->surplus)
 		maint_say(g->m, "stoke gc --delete clears away what is leaked or pending");
 }
 

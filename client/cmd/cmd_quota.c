@@ -7,7 +7,7 @@
 
 #include "client/cmd/maint.h"
 #include "client/maint/dump.h"
-#include "client/maint/walk.h"
+#include "client/maint/paths.h"
 #include "client/cmd/table.h"
 #include "common/parse.h"
 
@@ -149,7 +149,7 @@ static void name_it(struct quotas *q, const struct quota *it, struct str *out)
 
 	if (it->kind != QUOTA_DIR)
 		str_addf(out, "%s:%" PRIu64, it->kind == QUOTA_USER ? "uid" : "gid", it->id);
-	else if (walk_path(&q->m->scan, it->id, &path) == 0)
+	else if (path_of(&q->m->scan, it->id, &path) == 0)
 		str_add(out, str_c(&path));
 	else
 		str_addf(out, "inode:%" PRIu64, it->id);

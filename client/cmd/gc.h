@@ -25,7 +25,7 @@ struct gc {
 	int64_t skip_sec;	/* 3600, or what JFS_GC_SKIPPEDTIME says */
 	struct gc_sum used, waiting, delayed, pending, leaked, skipped, compacted, removed;
 	struct gc_sum files, trash_files, trash_dirs;
-	uint64_t leaked_chunks, leaked_inodes, detached, hours, other;
+	uint64_t leaked_chunks, leaked_inodes, detached, hours, other, surplus;
 	struct str err;
 };
 
@@ -33,6 +33,7 @@ struct gc {
  * become short; records and lists that were found are removed */
 int gc_start(struct gc *g);
 void gc_stop(struct gc *g);
+int gc_fold(struct gc *g); /* references of old clients, before any is counted down */
 int gc_clean(struct gc *g);
 int gc_clean_inodes(struct gc *g, const struct numtable *lost);
 int gc_clean_chunks(struct gc *g, const struct slices *s);
@@ -40,6 +41,8 @@ int gc_clean_chunks(struct gc *g, const struct slices *s);
 int gc_objects(struct gc *g, struct slices *s);
 /* gc_meta.c: inodes that no directory names (ret: those with w set), detached nodes */
 int gc_inodes(struct gc *g, struct numtable *ret);
+/* slices that more places show than are counted; with --delete they are counted */
+int gc_surplus(struct gc *g, const struct slices *s);
 /* what lies in the trash */
 int gc_trash(struct gc *g);
 

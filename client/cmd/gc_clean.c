@@ -76,8 +76,7 @@ static int compact(struct gc *g)
 	return r;
 }
 
-/* before references are counted down */
-static int fold(struct gc *g)
+int gc_fold(struct gc *g)
 {
 	size_t n = 0;
 	int r = meta_fold_refs(&g->m->scan, &n);
@@ -94,9 +93,7 @@ int gc_clean(struct gc *g)
 	int64_t edge = g->now_sec - (int64_t)g->m->setting->trash_days * DAY;
 	int r = 0;
 
-	if (g->conf->remove)
-		r = fold(g);
-	if (r == 0 && g->conf->remove) {
+	if (g->conf->remove) {
 		r = clean(g, meta_trash_expire, edge, "entries of the trash removed");
 		if (r == 0)
 			r = clean(g, meta_detached_clean, g->now_sec - DAY,

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 
+#include "client/maint/surplus.h"
 #include "client/meta/reply.h"
 #include "client/maint/walk.h"
 
@@ -217,5 +218,26 @@ int gc_trash(struct gc *g)
 	maint_begin(g->m, "entries of the trash", NULL);
 	r = walk_tree(&g->m->scan, INODE_TRASH, "/.trash", true, &ops, g);
 	maint_end(g->m);
+	return r;
+}
+
+/* --- references --- */
+
+int gc_surplus(struct gc *g, const struct slices *s)
+{
+	_cleanup_(freep) struct surplus *v = NULL;
+	size_t n = 0;
+	int r = surplus_find(&g->m->scan, s, &v, &n);
+
+	for (size_t i = 0; i < n && r == 0; i++) {
+		maint_say(g->m,
+			  "inode %" PRIu64 ": slice %" PRIu64 " of %" PRIu32
+			  " bytes stands in %" PRIu64 " places, but %" PRIu64 " are counted%s",
+			  v[i].inode, v[i].id, v[i].size, v[i].places, v[i].counted,
+			  g->conf->remove ? ": now all are" : ": its data would go too early");
+		if (g->conf->remove)
+			r = surplus_repair(&g->m->scan, &v[i]);
+	}
+	g->surplus = n;
 	return r;
 }

@@ -205,8 +205,9 @@ struct checking {
 struct head {
 	struct object_req req;
 	struct checking *c;
+	const struct object_slice *s;
 	char key[BLOCK_NAME_MAX];
-	uint32_t plain;
+	uint32_t index, plain;
 	int status;
 };
 
@@ -222,9 +223,9 @@ static void head_done(struct object_req *req, int status)
 	mtx_unlock(&c->lock);
 }
 
-static void head_all(struct objects *o, struct checking *c, struct head *h, uint32_t n)
+static void head_all(struct objects *o, struct checking *c, struct head *h, size_t n)
 {
-	for (uint32_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < n; i++) {
 		mtx_lock(&c->lock);
 		while (c->running >= o->parallel)
 			cond_wait(&c->done, &c->lock);
@@ -240,31 +241,47 @@ static void head_all(struct objects *o, struct checking *c, struct head *h, uint
 	mtx_unlock(&c->lock);
 }
 
-int objects_check(struct objects *o, uint64_t slice, uint32_t size, const struct object_check *oc)
+static size_t heads_of(struct objects *o, struct checking *c, const struct object_slice *s,
+		       struct head *h)
 {
-	uint32_t n = objects_count(o, size);
-	struct head *h = calloc(n ? n : 1, sizeof(*h));
-	struct checking c = {.running = 0};
+	uint32_t n = objects_count(o, s->size);
 
+	for (uint32_t i = 0; i < n; i++) {
+		h[i].c = c;
+		h[i].s = s;
+		h[i].index = i;
+		h[i].plain = block_size_at(s->size, o->set->block_size, i);
+		block_name(o, s->slice, i, h[i].plain, h[i].key);
+	}
+	return n;
+}
+
+int objects_check(struct objects *o, const struct object_slice *s, size_t n,
+		  const struct object_check *oc)
+{
+	struct checking c = {.running = 0};
+	size_t all = 0, at = 0;
+	struct head *h;
+
+	for (size_t i = 0; i < n; i++)
+		all += objects_count(o, s[i].size);
+	h = calloc(all ? all : 1, sizeof(*h));
 	if (!h)
 		return -ENOMEM;
 	mtx_init(&c.lock);
 	cond_init(&c.done);
-	for (uint32_t i = 0; i < n; i++) {
-		h[i].c = &c;
-		h[i].plain = block_size_at(size, o->set->block_size, i);
-		block_name(o, slice, i, h[i].plain, h[i].key);
-	}
-	head_all(o, &c, h, n);
+	for (size_t i = 0; i < n; i++)
+		at += heads_of(o, &c, &s[i], h + at);
+	head_all(o, &c, h, all);
 	mtx_fini(&c.lock);
 	cond_fini(&c.done);
-	for (uint32_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < all; i++) {
 		if (h[i].status == -ENOENT)
-			oc->bad(oc->arg, h[i].key, i, h[i].plain, -1);
+			oc->bad(oc->arg, h[i].s, h[i].index, h[i].plain, -1);
 		else if (h[i].status < 0)
-			oc->unknown(oc->arg, h[i].key, h[i].req.reason);
+			oc->unknown(oc->arg, h[i].req.reason);
 		else if (!objects_size_fits(o, h[i].plain, h[i].req.got))
-			oc->bad(oc->arg, h[i].key, i, h[i].plain, (int64_t)h[i].req.got);
+			oc->bad(oc->arg, h[i].s, h[i].index, h[i].plain, (int64_t)h[i].req.got);
 	}
 	free(h);
 	return 0;

@@ -29,14 +29,21 @@ int objects_each(struct objects *o, const int *cancel, objects_fn *fn, void *arg
 
 /* blocks of a slice of size bytes */
 uint32_t objects_count(const struct objects *o, uint32_t size);
-/* Looks at all blocks of a slice, many at once. bad is called for each that is not there (stored
+/* Looks at all blocks of some slices, many at once. bad is called for each that is not there (stored
  * -1) or has not the size that it must have; unknown for one that the store would not tell of. */
+struct object_slice {
+	uint64_t slice;
+	uint32_t size;
+};
+enum { OBJECTS_AT_ONCE = 256 };
 struct object_check {
-	void (*bad)(void *arg, const char *key, uint32_t index, uint32_t plain, int64_t stored);
-	void (*unknown)(void *arg, const char *key, const char *why);
+	void (*bad)(void *arg, const struct object_slice *s, uint32_t index, uint32_t plain,
+		    int64_t stored);
+	void (*unknown)(void *arg, const char *why);
 	void *arg;
 };
-int objects_check(struct objects *o, uint64_t slice, uint32_t size, const struct object_check *c);
+int objects_check(struct objects *o, const struct object_slice *s, size_t n,
+		  const struct object_check *c);
 /* A stored size that a block of plain bytes can have. Of a block that is encrypted alone the size
  * is known when the passphrase is; of one that is compressed only that it holds something. */
 bool objects_size_fits(const struct objects *o, uint32_t plain, uint64_t stored);

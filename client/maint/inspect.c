@@ -9,6 +9,7 @@
 #include "client/meta/reply.h"
 #include "client/meta/slice.h"
 #include "client/maint/slices.h"
+#include "client/maint/paths.h"
 #include "client/maint/walk.h"
 #include "common/block/key.h"
 
@@ -55,7 +56,7 @@ static int begin(struct inspect *in, struct meta *m, struct meta_progress *p, in
 static int emit_path(struct inspect *in, uint64_t inode)
 {
 	_cleanup_(str_fini) struct str path = STR_INIT, text = STR_INIT;
-	int r = walk_path(&in->scan, inode, &path);
+	int r = path_of(&in->scan, inode, &path);
 
 	if (r == -ENOENT)
 		return 0; /* it has no name, or none that can be found */
@@ -71,7 +72,7 @@ static int emit_names(struct inspect *in, uint64_t dir, uint64_t inode)
 {
 	_cleanup_(str_fini) struct str path = STR_INIT, text = STR_INIT;
 	struct listing l = {.e = NULL};
-	int r = walk_path(&in->scan, dir, &path);
+	int r = path_of(&in->scan, dir, &path);
 
 	if (r == -ENOENT)
 		return 0;

@@ -14,6 +14,7 @@ void slices_fini(struct slices *s)
 	numtable_fini(&s->slice);
 	numtable_fini(&s->deleted);
 	numtable_fini(&s->by_id);
+	numtable_fini(&s->again);
 	free(s->leaked);
 	*s = (struct slices){.leaked = NULL};
 }
@@ -34,9 +35,8 @@ static bool chunk_key(const struct scan_item *it, uint64_t *ret_inode, uint32_t 
 	return true;
 }
 
-/* -EPROTO: a record that is none */
-static int each_record(const struct redis_reply *list, uint64_t inode, uint32_t index,
-		       slices_fn *fn, void *arg)
+int slices_of_list(const struct redis_reply *list, uint64_t inode, uint32_t index, slices_fn *fn,
+		   void *arg)
 {
 	for (size_t i = 0; i < reply_len(list); i++) {
 		struct slice s;
@@ -73,7 +73,7 @@ static int each_lists(const struct each *e, const struct scan_item *items, size_
 	}
 	r = pipe_run(&p);
 	for (size_t i = 0; i < p.n && r == 0; i++) {
-		r = each_record(p.reply[i], inode[i], index[i], e->fn, e->arg);
+		r = slices_of_list(p.reply[i], inode[i], index[i], e->fn, e->arg);
 		r = r == -EPROTO ? 0 : r;
 	}
 	pipe_fini(&p);
@@ -118,7 +118,7 @@ int slices_of_file(const struct scan *scan, uint64_t inode, uint64_t length, sli
 		}
 		r = pipe_run(&p);
 		for (size_t i = 0; i < p.n && r == 0; i++)
-			r = each_record(p.reply[i], inode, (uint32_t)(at + i), fn, arg);
+			r = slices_of_list(p.reply[i], inode, (uint32_t)(at + i), fn, arg);
 	}
 	pipe_fini(&p);
 	return r;
@@ -133,6 +133,7 @@ struct reading {
 	void (*warn)(void *arg, const char *line);
 	void *warn_arg;
 	enum slice_use use;
+	size_t cap_leaked;
 };
 
 /* one more size of this number */
@@ -195,12 +196,44 @@ static int add(struct reading *rd, uint64_t id, uint32_t size, uint64_t inode, e
 	return add_size(rd, id, size);
 }
 
+/* one of the places that sliceRef counts */
+static int add_place(struct reading *rd, uint64_t id, uint32_t size, uint64_t inode,
+		     enum slice_use use)
+{
+	struct numslot *s;
+
+	if (!numtable_find(&rd->s->slice, id, size))
+		return add(rd, id, size, inode, use);
+	s = numtable_at(&rd->s->again, id, size);
+	if (!s)
+		return -ENOMEM;
+	s->v++;
+	return add(rd, id, size, inode, use);
+}
+
 static int add_record(void *arg, uint64_t inode, uint32_t index, const struct slice *s)
 {
 	struct reading *rd = arg;
 
 	(void)index;
-	return add(rd, s->id, s->size, inode, rd->use);
+	return add_place(rd, s->id, s->size, inode, rd->use);
+}
+
+static int add_leaked(struct reading *rd, uint64_t inode, uint32_t index)
+{
+	struct slices *s = rd->s;
+
+	if (s->n_leaked == rd->cap_leaked) {
+		size_t cap = rd->cap_leaked ? rd->cap_leaked * 2 : 64;
+		struct leaked_chunk *more = reallocarray(s->leaked, cap, sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		s->leaked = more;
+		rd->cap_leaked = cap;
+	}
+	s->leaked[s->n_leaked++] = (struct leaked_chunk){inode, index};
+	return 0;
 }
 
 /* lists and whether their files are there: the list first, so that a file that goes meanwhile is in
@@ -226,7 +259,7 @@ static int read_lists(struct reading *rd, const struct scan_item *items, size_t 
 		char line[96];
 
 		rd->use = there ? SLICE_FILE : SLICE_WAITING;
-		r = each_record(p.reply[2 * i], inode[i], index[i], add_record, rd);
+		r = slices_of_list(p.reply[2 * i], inode[i], index[i], add_record, rd);
 		if (r == -EPROTO) {
 			(void)snprintf(line, sizeof(line),
 				       "inode %" PRIu64 ": the list of chunk %" PRIu32
@@ -236,17 +269,8 @@ static int read_lists(struct reading *rd, const struct scan_item *items, size_t 
 			rd->warn(rd->warn_arg, line);
 			r = 0;
 		}
-		if (r == 0 && !there && reply_len(p.reply[2 * i]) > 0) {
-			struct leaked_chunk *more =
-				reallocarray(rd->s->leaked, rd->s->n_leaked + 1, sizeof(*more));
-
-			if (!more) {
-				r = -ENOMEM;
-				break;
-			}
-			rd->s->leaked = more;
-			more[rd->s->n_leaked++] = (struct leaked_chunk){inode[i], index[i]};
-		}
+		if (r == 0 && !there && reply_len(p.reply[2 * i]) > 0)
+			r = add_leaked(rd, inode[i], index[i]);
 	}
 	pipe_fini(&p);
 	return r;
@@ -296,36 +320,60 @@ static uint64_t be(const char *p, int n)
 	return v;
 }
 
+struct delayed {
+	slices_delayed_fn *fn;
+	void *arg;
+};
+
 static int delayed_page(void *arg, size_t n, const struct scan_item *items)
 {
+	const struct delayed *d = arg;
 	int r = 0;
 
 	for (size_t i = 0; i < n; i++) {
 		const struct scan_item *it = &items[i];
 
 		for (size_t at = 0; at + ENTRY12 <= it->value_len && r == 0; at += ENTRY12)
-			r = add(arg, be(it->value + at, 8), (uint32_t)be(it->value + at + 8, 4), 0,
-				SLICE_TRASH);
+			r = d->fn(d->arg, be(it->value + at, 8),
+				  (uint32_t)be(it->value + at + 8, 4));
 	}
 	return r;
+}
+
+int slices_delayed(const struct scan *scan, slices_delayed_fn *fn, void *arg)
+{
+	struct delayed d = {.fn = fn, .arg = arg};
+
+	return scan_hash(scan, "delSlices", delayed_page, &d);
+}
+
+static int add_delayed(void *arg, uint64_t id, uint32_t size)
+{
+	return add_place(arg, id, size, 0, SLICE_TRASH);
 }
 
 /* "k{id}_{size}": below zero there is no reference */
 static int refs_page(void *arg, size_t n, const struct scan_item *items)
 {
+	struct reading *rd = arg;
 	int r = 0;
 
 	for (size_t i = 0; i < n && r == 0; i++) {
 		const struct scan_item *it = &items[i];
 		const char *under = memchr(it->name, '_', it->name_len);
-		uint64_t id, size;
+		struct numslot *again;
+		uint64_t id, size, more;
 
-		if (it->value[0] != '-' || it->name[0] != 'k' || !under ||
+		if (it->name[0] != 'k' || !under ||
 		    !scan_u64(it->name + 1, (size_t)(under - it->name) - 1, &id) ||
 		    !scan_u64(under + 1, it->name_len - (size_t)(under + 1 - it->name), &size) ||
 		    size > UINT32_MAX || id == 0)
 			continue;
-		r = add(arg, id, (uint32_t)size, 0, SLICE_PENDING);
+		again = numtable_find(&rd->s->again, id, size);
+		if (again && scan_u64(it->value, it->value_len, &more))
+			again->w = more & (UINT64_MAX >> 1);
+		if (it->value[0] == '-')
+			r = add(arg, id, (uint32_t)size, 0, SLICE_PENDING);
 	}
 	return r;
 }
@@ -335,26 +383,35 @@ static int sift_leaked(struct reading *rd)
 {
 	struct slices *s = rd->s;
 	struct pipe p;
-	size_t kept = 0;
+	size_t kept = 0, at = 0;
 	int r = 0;
 
 	if (s->n_leaked == 0)
 		return 0;
 	r = scan_zset(rd->scan, "delfiles", deleted_page, rd);
 	pipe_init(&p, rd->scan);
-	for (size_t i = 0; i < s->n_leaked && r == 0; i++) {
-		char key[48];
+	while (at < s->n_leaked && r == 0) {
+		struct leaked_chunk asked[LISTS_AT_ONCE];
+		size_t n = 0;
 
-		if (numtable_find(&s->deleted, s->leaked[i].inode, 0))
-			continue;
 		pipe_reset(&p);
-		(void)snprintf(key, sizeof(key), "c%" PRIu64 "_%" PRIu32, s->leaked[i].inode,
-			       s->leaked[i].index);
-		pipe_add(&p, "EXISTS", key, (char *)NULL);
-		pipe_add_inode(&p, "EXISTS", "i", s->leaked[i].inode);
+		for (; at < s->n_leaked && n < LISTS_AT_ONCE; at++) {
+			const struct leaked_chunk *l = &s->leaked[at];
+			char key[48];
+
+			if (numtable_find(&s->deleted, l->inode, 0))
+				continue;
+			asked[n++] = *l;
+			(void)snprintf(key, sizeof(key), "c%" PRIu64 "_%" PRIu32, l->inode,
+				       l->index);
+			pipe_add(&p, "EXISTS", key, (char *)NULL);
+			pipe_add_inode(&p, "EXISTS", "i", l->inode);
+		}
 		r = pipe_run(&p);
-		if (r == 0 && reply_int(p.reply[0]) > 0 && reply_int(p.reply[1]) == 0)
-			s->leaked[kept++] = s->leaked[i];
+		for (size_t i = 0; i < n && r == 0; i++) {
+			if (reply_int(p.reply[2 * i]) > 0 && reply_int(p.reply[2 * i + 1]) == 0)
+				s->leaked[kept++] = asked[i];
+		}
 	}
 	pipe_fini(&p);
 	s->n_leaked = kept;
@@ -371,7 +428,7 @@ int slices_read(const struct scan *scan, struct meta_progress *p,
 	if (r == 0)
 		r = scan_keys(scan, "c[0-9]*_*", lists_page, &rd);
 	if (r == 0)
-		r = scan_hash(scan, "delSlices", delayed_page, &rd);
+		r = slices_delayed(scan, add_delayed, &rd);
 	if (r == 0)
 		r = scan_hash(scan, "sliceRef", refs_page, &rd);
 	if (r == 0)

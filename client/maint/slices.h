@@ -31,6 +31,9 @@ struct slices {
 	/* (id, i): v the i-th size of slices of that number; w of (id, 0): how many there are. More
 	 * than one: the number was given twice, by a database that went back. */
 	struct numtable by_id;
+	/* (id, size): v how often lists and delSlices show it beyond the first time, w what sliceRef
+	 * says; only of slices that are there more than once */
+	struct numtable again;
 	struct leaked_chunk *leaked;
 	size_t n_leaked;
 	size_t twice;		/* numbers with slices of several sizes */
@@ -58,5 +61,11 @@ typedef int slices_fn(void *arg, uint64_t inode, uint32_t index, const struct sl
 int slices_each(const struct scan *scan, slices_fn *fn, void *arg);
 int slices_of_file(const struct scan *scan, uint64_t inode, uint64_t length, slices_fn *fn,
 		   void *arg);
+/* the records of a list that was read; -EPROTO: one of them is none */
+int slices_of_list(const struct redis_reply *list, uint64_t inode, uint32_t index, slices_fn *fn,
+		   void *arg);
+/* what waits in delSlices */
+typedef int slices_delayed_fn(void *arg, uint64_t id, uint32_t size);
+int slices_delayed(const struct scan *scan, slices_delayed_fn *fn, void *arg);
 
 #endif

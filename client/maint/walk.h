@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Walking a tree as it lies in the volume, depth first, with the sums that directories are checked
- * by; and the way back, from an inode to a path. For maintenance. Blocks; any thread. */
+ * by. For maintenance. Blocks; any thread. */
 #ifndef STOKE_CLIENT_MAINT_WALK_H
 #define STOKE_CLIENT_MAINT_WALK_H
 
@@ -34,8 +34,5 @@ struct walk_ops {
 /* Begins at a directory. recursive false: only its own entries, sums of its own. */
 int walk_tree(const struct scan *s, uint64_t inode, const char *path, bool recursive,
 	      const struct walk_ops *ops, void *arg);
-
-/* Appends a path of inode, "/" the root's; -ENOENT: it has none */
-int walk_path(const struct scan *s, uint64_t inode, struct str *out);
 
 #endif

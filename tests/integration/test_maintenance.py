@@ -328,6 +328,55 @@ def test_a_number_that_was_given_twice_loses_nothing(lab, redis, file_volume):
     assert text(m.path("first")) == b"x" * 10000 and text(m.path("second")) == b"y" * 5000
 
 
+def test_a_record_that_stands_twice_is_told_and_counted(lab, redis, file_volume):
+    """a write that was committed twice, a copy whose reference was lost: removing one place must not take the data of the other"""
+    m = lab.mount(file_volume)
+    for name in ("a", "b", "c"):
+        write_file(m.path(name), name.encode() * 5000)
+    assert m.stop() == 0
+    c = redis.client(1)
+    a, b = (f"c{entry_inode(c, n)}_0" for n in "ab")
+    record = c.lindex(a, 0)
+    number = int.from_bytes(record[4:12], "big")
+    assert "places" not in lab.stoke("fsck", file_volume).stdout
+    c.rpush(b, record)
+    c.hset("delSlices", "9_1", record[4:16])
+    r = lab.stoke("fsck", file_volume, check=False)
+    what = f"slice {number} of 5000 bytes stands in 3 places, but 1 are counted"
+    assert r.returncode == 1 and what in r.stdout and "1 things are wrong" in r.stdout, r.stdout
+    r = lab.stoke("gc", file_volume)
+    assert what in r.stdout and c.hget("sliceRef", f"k{number}_5000") is None
+    # what was given up long ago goes, the data stays
+    assert what in lab.stoke("gc", file_volume, "--delete").stdout
+    assert not c.exists("delSlices") and c.hget("sliceRef", f"k{number}_5000") == b"1"
+    assert "places" not in lab.stoke("fsck", file_volume).stdout
+    m = lab.mount(file_volume, flags=["--read-only"])
+    assert text(m.path("a")) == b"a" * 5000 and text(m.path("b")) == b"a" * 5000
+
+
+def test_findings_cost_no_reading_of_their_directory_each(lab, redis, file_volume):
+    """every object of a directory of files is gone: their names are found together"""
+    m = lab.mount(file_volume)
+    os.makedirs(m.path("deep/er"))
+    for i in range(3000):
+        write_file(m.path(f"deep/er/f{i}"), b"x")
+    os.link(m.path("deep/er/f7"), m.path("another name"))
+    assert m.stop() == 0
+    for p, _, files in os.walk(f"{lab.folder}/objects/vol/chunks"):
+        for f in files:
+            os.unlink(f"{p}/{f}")
+    c = redis.client(1)
+    c.config_resetstat()
+    r = lab.stoke("fsck", file_volume, check=False)
+    calls = {k: v["calls"] for k, v in c.info("commandstats").items()}
+    found = re.findall(r"^inode \d+ (/.*): object vol/chunks/\S+ is missing$", r.stdout, re.M)
+    assert r.returncode == 1 and "3000 objects are lost or damaged (3000 bytes) in 3000 files" in r.stdout
+    assert {f"/deep/er/f{i}" for i in range(3000) if i != 7} < set(found) and len(found) == 3000
+    assert {"/deep/er/f7", "/another name"} & set(found)
+    # the walk through the tree, and once more each directory on the way
+    assert calls["cmdstat_hscan"] < 30, calls
+
+
 def test_gc_moves_references_of_old_clients(lab, redis, file_volume):
     c = redis.client(1)
     c.hset("sliceRef", "k9_100", 1)
