@@ -99,6 +99,18 @@ $(B)/stoke-cached: $(B)/obj/cached/main.o $(call libs_of,cached)
 # the sick disk of the tests
 $(B)/faultfs: $(B)/obj/tests/faultfs.o $(call libs_of,common)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+# what speaks only the protocol of before, for the tests of upgrades: one object differs
+OLDER := $(B)/older/stoke $(B)/older/stoke-cached
+$(B)/obj/older/hello.o: common/block/hello.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -DHELLO_VERSION_MAX=1 -MMD -MP -c -o $@ $<
+$(B)/older/stoke: $(B)/obj/client/cmd/main.o $(B)/obj/older/hello.o $(call libs_of,cmd)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+$(B)/older/stoke-cached: $(B)/obj/cached/main.o $(B)/obj/older/hello.o $(call libs_of,cached)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+older: $(OLDER)
 # without libFuzzer (every mode but fuzz) the corpus is replayed by a main of ours
 FUZZ_MAIN := $(if $(filter fuzz,$(MODE)),,$(B)/obj/tests/fuzz/replay.o)
 $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN) $(call libs_of,cmd)

@@ -140,6 +140,7 @@ static void hello(struct conn *c, struct call *k, const uint8_t *body, size_t n)
 		return;
 	}
 	c->state = CONN_PROOF;
+	c->version = c->hello->version;
 	if (c->local)
 		become_member(c);
 	answer_bytes(k, ST_OK, welcome, len);

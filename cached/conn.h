@@ -85,6 +85,7 @@ struct conn {
 	struct loop_watch watch;
 	int fd;
 	enum conn_state state;
+	uint8_t version;     /* of the protocol, negotiated; from PROOF on */
 	bool local;	     /* unix socket */
 	bool last_answer;    /* closes when everything is sent */
 	bool lent;	     /* to a disk thread, which sends the first of out */

@@ -46,6 +46,9 @@ struct peer *peers_get(struct peers *p, const char *addr, uint16_t port);
 
 struct peer_call {
 	uint8_t op;
+	/* 0: any. Where a connection negotiated less the call is not sent and ends with
+	 * -EPROTONOSUPPORT: do it the way of the older version */
+	uint8_t min_version;
 	uint32_t flags;	     /* enum frame_flag */
 	uint64_t timeout_us; /* travels as remaining time; 0: none */
 	/* The call ends with -ETIMEDOUT (and leaves a tombstone) when nothing of its answer came
@@ -132,6 +135,7 @@ struct source_peer_conf {
 	const char *self;
 	const char *socket; /* its unix socket; NULL: none */
 	struct workq *disk; /* reads passed descriptors that are not warm; needed with socket */
+	uint64_t remote_us; /* a peer may be silent for so long (--remote-timeout); 0: 5 s */
 };
 /* Each try is a fork with memory of its own, and the request's reservation is given back for as
  * long, so a request costs one block of memory (two for the moment in which the fork is made).

@@ -238,13 +238,36 @@ static void conn_connected(struct peer_conn *c)
 	conn_write(c);
 }
 
+static const char TOO_OLD[] = "the daemon speaks an older version of the protocol";
+
+/* calls that this daemon is too old for */
+static void conn_end_newer(struct peer_conn *c)
+{
+	struct list_node ending, *n, *next;
+
+	list_init(&ending);
+	list_for_each_safe(n, next, &c->queue)
+	{
+		struct peer_call *call = container_of(n, struct peer_call, link);
+
+		if (call->min_version <= c->version)
+			continue;
+		call_unlink(c, call);
+		call->state = CALL_ENDING;
+		list_add_tail(&ending, &call->link);
+	}
+	conn_end_all(c, &ending, -EPROTONOSUPPORT, TOO_OLD);
+}
+
 static void conn_ready(struct peer_conn *c)
 {
+	c->version = io_hello(c->io)->version;
 	loop_timer_stop(&c->handshake);
 	c->state = CONN_READY;
 	c->backoff_us = c->retry_us = 0;
 	metric_add(c->peer->peers->connects, 1);
 	peer_connected(c->peer);
+	conn_end_newer(c);
 }
 
 int conn_handshake(struct peer_conn *c, const struct frame *f, const uint8_t *body)
@@ -452,8 +475,11 @@ void conn_submit(struct peer_conn *c, struct peer_call *call)
 		assert(status < 0);
 	else if (!call->probe && c->state == CONN_IDLE && c->retry_us > call->moved_us)
 		status = -EHOSTDOWN;
+	else if (c->state == CONN_READY && call->min_version > c->version)
+		status = -EPROTONOSUPPORT;
 	if (status < 0) {
-		snprintf(call->reason, sizeof(call->reason), "%s: not asked", c->peer->name);
+		snprintf(call->reason, sizeof(call->reason), "%s: %s", c->peer->name,
+			 status == -EPROTONOSUPPORT ? TOO_OLD : "not asked");
 		call_done(c, call, status);
 		return;
 	}

@@ -34,7 +34,8 @@ struct peer_conn {
 	uint64_t retry_us, backoff_us; /* no connect before retry_us; 0: at once */
 	struct list_node queue, sent;  /* calls not yet, and already given to io */
 	unsigned n_queue, n_sent;
-	bool doomed; /* too many tombstones: closed by the next sweep */
+	uint8_t version; /* negotiated, while READY */
+	bool doomed;	 /* too many tombstones: closed by the next sweep */
 	struct conn_io *io;
 	/* host names are looked up in the resolver's thread */
 	struct workq_job resolve;

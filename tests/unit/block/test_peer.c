@@ -44,6 +44,32 @@ static void peer_finds_a_host_name(void **state)
 	t_free(&t);
 }
 
+/* a call of a later version ends without being sent; before the handshake and after it */
+static void peer_does_not_send_what_the_daemon_is_too_old_for_G09(void **state)
+{
+	struct daemon d;
+	struct tcall t[4];
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, true, serve);
+	for (unsigned i = 0; i < 4; i++) {
+		t_get(&t[i], i + 1, FRAME_PIECE);
+		t[i].c.min_version = i % 2 ? HELLO_VERSION_MAX : HELLO_VERSION_MAX + 1;
+		peer_start(peer_of(ps, &d), &t[i].c, true);
+		if (i % 2)
+			t_expect(&t[i], i + 1, FRAME_PIECE);
+		else if (i)
+			assert_int_equal(t_wait(&t[i]), -EPROTONOSUPPORT);
+	}
+	assert_int_equal(t_wait(&t[0]), -EPROTONOSUPPORT);
+	assert_int_equal(d.accepted, 1);
+	for (unsigned i = 0; i < 4; i++)
+		t_free(&t[i]);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
 static void backwards(struct daemon *d, int fd)
 {
 	struct asked a[3];
@@ -587,6 +613,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(peer_gets_over_tcp_and_unix),
 		cmocka_unit_test(peer_finds_a_host_name),
+		cmocka_unit_test(peer_does_not_send_what_the_daemon_is_too_old_for_G09),
 		cmocka_unit_test(peer_takes_answers_out_of_order),
 		cmocka_unit_test(peer_tells_filling_once),
 		cmocka_unit_test(peer_learns_how_long_answers_take),
