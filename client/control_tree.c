@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 
+#include "client/maint/compact_lists.h"
 #include "client/maint/dump_text.h"
 #include "client/maint/inspect.h"
 #include "client/vfs.h"
@@ -12,7 +13,7 @@
 #include "common/parse.h"
 #include "common/thread.h"
 
-enum { WORDS_MAX = 7, DEPTH_MAX = 10, ENTRIES_MAX = 100, TICK_US = 200000 };
+enum { WORDS_MAX = 9, THREADS_MAX = 64, DEPTH_MAX = 10, ENTRIES_MAX = 100, TICK_US = 200000 };
 
 /* --- requests --- */
 
@@ -82,6 +83,7 @@ int tree_ask_parse(const char *line, struct tree_ask **ret)
 	struct tree_ask *a;
 	char *save;
 	size_t n = 0, verb = 0;
+	uint64_t threads = 0;
 
 	*ret = NULL;
 	if (!copy)
@@ -91,6 +93,12 @@ int tree_ask_parse(const char *line, struct tree_ask **ret)
 			return -EINVAL;
 		w[n++] = t;
 	}
+	if (n > 2 && !strcmp(w[0], "threads")) {
+		if (!number(w[1], THREADS_MAX, &threads))
+			return -EINVAL;
+		memmove(w, w + 2, sizeof(w) - 2 * sizeof(w[0]));
+		n -= 2;
+	}
 	while (n && verb < ARRAY_LEN(verbs) && strcmp(w[0], verbs[verb]) != 0)
 		verb++;
 	if (n == 0 || verb == ARRAY_LEN(verbs))
@@ -99,6 +107,7 @@ int tree_ask_parse(const char *line, struct tree_ask **ret)
 	if (!a)
 		return -ENOMEM;
 	a->verb = (enum tree_verb)verb;
+	a->threads = (unsigned)threads;
 	if (!arguments(a, w)) {
 		tree_ask_free(a);
 		return -EINVAL;
@@ -212,7 +221,7 @@ static void watch(struct work *w)
 
 void tree_run(struct control *c, const struct tree_ask *a)
 {
-	struct work w = {.c = c, .ask = a};
+	struct work w = {.c = c, .ask = a, .progress.threads = a->threads};
 	pthread_t thread;
 	int r;
 

@@ -12,6 +12,7 @@ struct tree_ask {
 	uint64_t inode;		 /* what it is about: of REMOVE and CLONE's goal, the directory */
 	uint64_t src;		 /* CLONE */
 	unsigned depth, entries; /* SUMMARY */
+	unsigned threads;	 /* 0: as usual */
 	uint32_t umask;
 	bool recursive, raw, skip_trash, preserve;
 	struct str name; /* bytes, without escapes */

@@ -19,6 +19,7 @@
  *	-> "rmr SKIP_TRASH PARENT NAME\n"	(names as dumps escape them: dump_text.h)
  *	-> "clone INODE PRESERVE UMASK PARENT NAME\n"	(umask in decimal)
  *	-> "compact INODE\n"
+ *	-> "threads N " and one of these: by so many threads at once
  *	all of these:
  *	<- "progress FILES BYTES\n"…	at least once a second
  *	<- "failed ERRNO\n" or "done FILES BYTES CHUNKS\n"

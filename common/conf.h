@@ -49,7 +49,9 @@ struct conf_option {
 	size_t offset;	  /* in the target struct */
 	const char *dflt; /* as typed; NULL: zero */
 	const char *env;  /* "STOKE_GROUP_SECRET", or NULL */
-	const char *help; /* one sentence, starts with a small letter; shown behind the default */
+	/* One sentence, starts with a small letter; shown behind the default. NULL: taken, but not
+	 * offered: JuiceFS has it, and what it asks for is always so here. */
+	const char *help;
 };
 
 struct conf_table {

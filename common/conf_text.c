@@ -68,8 +68,10 @@ void conf_help(const struct conf_table *t, struct str *out)
 	str_addf(out, "usage: %s\n\n%s\n", t->usage, t->summary);
 	if (t->n)
 		str_add(out, "\noptions:\n");
-	for (size_t i = 0; i < t->n; i++)
-		help_option(&t->options[i], out);
+	for (size_t i = 0; i < t->n; i++) {
+		if (t->options[i].help)
+			help_option(&t->options[i], out);
+	}
 	str_addf(out, "  -h, --help%*sshow this text\n", HELP_COLUMN - 12, "");
 }
 

@@ -271,3 +271,8 @@ int ask_run(struct maint *m, int control, const char *request, void (*text)(void
 	str_fini(&a.in);
 	return r;
 }
+
+uint64_t ask_threads(uint64_t n)
+{
+	return n ? MIN(n, UINT64_C(64)) : 1;
+}

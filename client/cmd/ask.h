@@ -32,6 +32,9 @@ int ask_open_control(const char *path);
 /* a part of a request; 0 or -errno */
 int ask_send(int control, const void *data, size_t n);
 
+/* what --threads may be in a request: JuiceFS's scripts ask for more than a mount gives */
+uint64_t ask_threads(uint64_t n);
+
 /* what came back */
 struct ask_answer {
 	uint64_t files, bytes, chunks;

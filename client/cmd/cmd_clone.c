@@ -15,7 +15,7 @@ static const struct conf_option options[] = {
 	{"preserve", 'p', CONF_FLAG, offsetof(struct clone_conf, preserve), "false", NULL,
 	 "keep owners, modes and times"},
 	{"threads", 0, CONF_U64, offsetof(struct clone_conf, threads), "4", NULL,
-	 "taken for JuiceFS's sake: entries go in batches"},
+	 "directories that are worked on at once, 1 to 16"},
 };
 
 static const struct conf_table table = {
@@ -62,8 +62,9 @@ static int clone_to(struct maint *m, const struct clone_conf *conf, const struct
 		ask_close(&dst);
 		return r;
 	}
-	str_addf(&request, "clone %" PRIu64 " %d %u %" PRIu64 " %s\n", src->inode, conf->preserve,
-		 (unsigned)mask, dst.dir, str_c(&dst.name));
+	str_addf(&request, "threads %" PRIu64 " clone %" PRIu64 " %d %u %" PRIu64 " %s\n",
+		 conf->threads, src->inode, conf->preserve, (unsigned)mask, dst.dir,
+		 str_c(&dst.name));
 	r = str_error(&request);
 	if (r == 0 && S_ISREG(src->mode))
 		flush_file(src_path);
@@ -110,6 +111,7 @@ static int clone_run(int argc, char **argv)
 	if (r == 0) {
 		_cleanup_(freep) char *dst = goal(args[0], args[1]);
 
+		conf.threads = ask_threads(conf.threads);
 		maint_catch(&m, "clone");
 		e = dst ? ask_open(args[0], true, &src) : -ENOMEM;
 		if (e) {

@@ -10,7 +10,7 @@ struct compact_conf {
 
 static const struct conf_option options[] = {
 	{"threads", 'p', CONF_U64, offsetof(struct compact_conf, threads), "10", NULL,
-	 "taken for JuiceFS's sake: chunks are compacted one after the other"},
+	 "chunks that are compacted at once, 1 to 64"},
 };
 
 static const struct conf_table table = {
@@ -22,15 +22,16 @@ static const struct conf_table table = {
 	.max_args = SIZE_MAX,
 };
 
-static int one(struct maint *m, const char *path)
+static int one(struct maint *m, const struct compact_conf *conf, const char *path)
 {
 	struct ask_answer answer;
 	struct asked_path p;
-	char request[48];
+	char request[80];
 	int r = ask_open(path, true, &p);
 
 	if (r == 0) {
-		(void)snprintf(request, sizeof(request), "compact %" PRIu64 "\n", p.inode);
+		(void)snprintf(request, sizeof(request),
+			       "threads %" PRIu64 " compact %" PRIu64 "\n", conf->threads, p.inode);
 		maint_begin(m, "files", "freed");
 		r = ask_run(m, p.control, request, NULL, NULL, &answer);
 		maint_end(m);
@@ -55,9 +56,11 @@ static int compact_run(int argc, char **argv)
 	int r = maint_args("compact", &table, &conf, argc, argv, &args, &n), failed = 0;
 
 	if (r == 0)
+		conf.threads = ask_threads(conf.threads);
+	if (r == 0)
 		maint_catch(&m, "compact");
 	for (size_t i = 0; r == 0 && i < n && failed != -EINTR; i++) {
-		int e = one(&m, args[i]);
+		int e = one(&m, &conf, args[i]);
 
 		failed = e ? e : failed;
 	}

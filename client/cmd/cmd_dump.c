@@ -17,10 +17,8 @@ static const struct conf_option options[] = {
 	 "keep the object store's secrets; else they become \"removed\""},
 	{"skip-trash", 0, CONF_FLAG, offsetof(struct dump_options, skip_trash), "false", NULL,
 	 "leave the trash out"},
-	{"threads", 0, CONF_U64, offsetof(struct dump_options, threads), "10", NULL,
-	 "taken for JuiceFS's sake: reads are pipelined"},
-	{"fast", 0, CONF_FLAG, offsetof(struct dump_options, fast), "false", NULL,
-	 "taken for JuiceFS's sake: it changes nothing on Redis"},
+	{"threads", 0, CONF_U64, offsetof(struct dump_options, threads), "10", NULL, NULL},
+	{"fast", 0, CONF_FLAG, offsetof(struct dump_options, fast), "false", NULL, NULL},
 	{"binary", 0, CONF_FLAG, offsetof(struct dump_options, binary), "false", NULL,
 	 "JuiceFS's binary format: not handled"},
 };

@@ -16,8 +16,7 @@ static const struct conf_option options[] = {
 	 "the arguments are inodes of the mount that the current directory lies in"},
 	{"recursive", 'r', CONF_FLAG, offsetof(struct info_conf, recursive), "false", NULL,
 	 "sums of all that lies below a directory"},
-	{"strict", 0, CONF_FLAG, offsetof(struct info_conf, strict), "false", NULL,
-	 "taken for JuiceFS's sake: sums are always exact"},
+	{"strict", 0, CONF_FLAG, offsetof(struct info_conf, strict), "false", NULL, NULL},
 	{"raw", 0, CONF_FLAG, offsetof(struct info_conf, raw), "false", NULL,
 	 "the slices of chunks as they are stored"},
 };

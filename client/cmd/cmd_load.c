@@ -11,8 +11,7 @@ struct load_options {
 };
 
 static const struct conf_option options[] = {
-	{"threads", 0, CONF_U64, offsetof(struct load_options, threads), "10", NULL,
-	 "taken for JuiceFS's sake: writes are pipelined"},
+	{"threads", 0, CONF_U64, offsetof(struct load_options, threads), "10", NULL, NULL},
 	{"binary", 0, CONF_FLAG, offsetof(struct load_options, binary), "false", NULL,
 	 "JuiceFS's binary format: not handled"},
 	{"encrypt-rsa-key", 0, CONF_STR, offsetof(struct load_options, rsa_key), NULL, NULL,

@@ -29,8 +29,7 @@ static const struct conf_option options[] = {
 	 "set: make the directory when it is missing"},
 	{"repair", 0, CONF_FLAG, offsetof(struct quota_conf, repair), "false", NULL,
 	 "check: write the usage that was counted"},
-	{"strict", 0, CONF_FLAG, offsetof(struct quota_conf, strict), "false", NULL,
-	 "taken for JuiceFS's sake: usage is always counted exactly"},
+	{"strict", 0, CONF_FLAG, offsetof(struct quota_conf, strict), "false", NULL, NULL},
 };
 
 static const struct conf_table table = {

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stoke restore: builds the trees of an hour of the trash again, and with --put-back moves them to
  * where they were. An entry's name in the trash is {parent}-{inode}-{name} (docs/format.md §2.14).
- * One thread; blocks. */
+ * An hour's entries are shared out among a few threads; blocks. */
 #include <inttypes.h>
 
 #include "client/cmd/maint.h"
 #include "client/maint/numtable.h"
 #include "client/maint/repair.h"
+#include "common/mtx.h"
+#include "common/thread.h"
+
+enum { THREADS_MAX = 32 };
 
 struct restore_conf {
 	uint64_t threads;
@@ -19,7 +23,7 @@ static const struct conf_option options[] = {
 	 "the "
 	 "same hour"},
 	{"threads", 0, CONF_U64, offsetof(struct restore_conf, threads), "10", NULL,
-	 "taken for JuiceFS's sake: entries go one after the other"},
+	 "entries that are moved at once, 1 to 32"},
 };
 
 static const struct conf_table table = {
@@ -35,8 +39,14 @@ struct restore {
 	struct maint *m;
 	const struct restore_conf *conf;
 	struct meta *meta;
+	struct mtx lock;
 	struct numtable back; /* directories that came back */
 	uint64_t done, kept, conflicts, failed;
+	/* of the hour */
+	uint64_t hour;
+	const struct meta_dir *dir;
+	struct numtable dirs; /* that lie in it */
+	size_t next;
 };
 
 static void told(struct restore *rs, const char *name, const char *why)
@@ -60,8 +70,24 @@ static bool parts(const char *name, uint64_t *ret_parent, const char **ret_name)
 	       scan_u64(a + 1, (size_t)(b - a) - 1, &inode);
 }
 
-static void one(struct restore *rs, uint64_t hour, const struct meta_entry *e,
-		const struct numtable *dirs)
+static void count(struct restore *rs, uint64_t *what)
+{
+	mtx_lock(&rs->lock);
+	++*what;
+	mtx_unlock(&rs->lock);
+}
+
+static void came_back(struct restore *rs, uint64_t inode, bool dir)
+{
+	mtx_lock(&rs->lock);
+	rs->done++;
+	if (dir)
+		(void)numtable_at(&rs->back, inode, 0);
+	mtx_unlock(&rs->lock);
+	__atomic_fetch_add(&rs->m->progress.files, 1, __ATOMIC_RELAXED);
+}
+
+static void one(struct restore *rs, const struct meta_entry *e)
 {
 	static const struct meta_ctx root = {.uid = 0};
 	uint64_t parent, inode;
@@ -71,36 +97,61 @@ static void one(struct restore *rs, uint64_t hour, const struct meta_entry *e,
 
 	if (!parts(e->name, &parent, &name)) {
 		told(rs, e->name, "not a name of the trash");
-		rs->failed++;
+		count(rs, &rs->failed);
 		return;
 	}
-	if (!rs->conf->put_back && !numtable_find(dirs, parent, 0)) {
-		rs->kept++;
+	if (!rs->conf->put_back && !numtable_find(&rs->dirs, parent, 0)) {
+		count(rs, &rs->kept);
 		return;
 	}
-	r = meta_rename(rs->meta, &root, hour, e->name, parent, name,
+	r = meta_rename(rs->meta, &root, rs->hour, e->name, parent, name,
 			RENAME_F_NOREPLACE | RENAME_F_RESTORE, &inode, &attr);
 	if (r == 0) {
-		rs->done++;
-		if (attr.type == INODE_DIR)
-			(void)numtable_at(&rs->back, inode, 0);
-		__atomic_fetch_add(&rs->m->progress.files, 1, __ATOMIC_RELAXED);
+		came_back(rs, inode, attr.type == INODE_DIR);
 		return;
 	}
 	told(rs, e->name,
 	     r == -EEXIST   ? "there is something of that name"
 	     : r == -ENOENT ? "the directory that it was in is gone: restore that first"
 			    : strerror(-r));
-	if (r == -EEXIST)
-		rs->conflicts++;
-	else
-		rs->failed++;
+	count(rs, r == -EEXIST ? &rs->conflicts : &rs->failed);
+}
+
+static void *work(void *arg)
+{
+	struct restore *rs = arg;
+	const struct meta_entry *e;
+
+	do {
+		e = NULL;
+		mtx_lock(&rs->lock);
+		if (rs->next < rs->dir->n &&
+		    !__atomic_load_n(&rs->m->progress.cancel, __ATOMIC_RELAXED))
+			e = &rs->dir->entries[rs->next++];
+		mtx_unlock(&rs->lock);
+		if (e)
+			one(rs, e);
+	} while (e);
+	return NULL;
+}
+
+/* this thread is one of them, so that it is done also where no other can be started */
+static void work_all(struct restore *rs)
+{
+	pthread_t thread[THREADS_MAX];
+	unsigned n = 0;
+
+	while (n + 1 < MIN(rs->conf->threads, (uint64_t)THREADS_MAX) &&
+	       thread_start("restore", work, rs, &thread[n]) == 0)
+		n++;
+	(void)work(rs);
+	while (n)
+		(void)pthread_join(thread[--n], NULL);
 }
 
 static int restore_hour(struct restore *rs, const char *hour)
 {
 	static const struct meta_ctx root = {.uid = 0};
-	struct numtable dirs = {.slot = NULL};
 	struct meta_dir *d = NULL;
 	struct attr attr;
 	uint64_t inode;
@@ -115,16 +166,17 @@ static int restore_hour(struct restore *rs, const char *hour)
 	/* only into directories of the same hour, unless all is put back */
 	for (size_t i = 0; i < d->n && r == 0; i++) {
 		if (d->entries[i].attr.type == INODE_DIR &&
-		    !numtable_at(&dirs, d->entries[i].inode, 0))
+		    !numtable_at(&rs->dirs, d->entries[i].inode, 0))
 			r = -ENOMEM;
 	}
-	for (size_t i = 0; i < d->n && r == 0; i++) {
-		if (__atomic_load_n(&rs->m->progress.cancel, __ATOMIC_RELAXED))
-			r = -EINTR;
-		else
-			one(rs, inode, &d->entries[i], &dirs);
-	}
-	numtable_fini(&dirs);
+	rs->hour = inode;
+	rs->dir = d;
+	rs->next = 0;
+	if (r == 0)
+		work_all(rs);
+	if (r == 0 && __atomic_load_n(&rs->m->progress.cancel, __ATOMIC_RELAXED))
+		r = -EINTR;
+	numtable_fini(&rs->dirs);
 	meta_dir_free(d);
 	return r;
 }
@@ -194,6 +246,7 @@ static int restore_run(int argc, char **argv)
 		conf_fini(&table, &conf);
 		return r - 1;
 	}
+	mtx_init(&rs.lock);
 	r = 1;
 	if (maint_open(&m, "restore", args[0], false) == 0 &&
 	    maint_engine(&m, &(struct maint_engine_conf){.change = true}, &rs.meta) == 0)
@@ -201,6 +254,7 @@ static int restore_run(int argc, char **argv)
 	maint_engine_free(rs.meta);
 	if (m.redis)
 		count_all(&rs);
+	mtx_fini(&rs.lock);
 	maint_close(&m);
 	conf_fini(&table, &conf);
 	return r;

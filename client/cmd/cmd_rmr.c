@@ -12,8 +12,8 @@ struct rmr_conf {
 static const struct conf_option options[] = {
 	{"skip-trash", 0, CONF_FLAG, offsetof(struct rmr_conf, skip_trash), "false", NULL,
 	 "delete for good, past the trash (root only)"},
-	{"threads", 'p', CONF_U64, offsetof(struct rmr_conf, threads), "50", NULL,
-	 "taken for JuiceFS's sake: entries go in batches"},
+	{"threads", 'p', CONF_U64, offsetof(struct rmr_conf, threads), "4", NULL,
+	 "directories that are worked on at once, 1 to 16"},
 };
 
 static const struct conf_table table = {
@@ -36,7 +36,8 @@ static int remove_path(struct maint *m, const struct rmr_conf *conf, const struc
 		(void)cmd_error("rmr", "%s: the top of a mount stays; name what lies in it", path);
 		return -EBUSY;
 	}
-	str_addf(&request, "rmr %d %" PRIu64 " %s\n", conf->skip_trash, p->dir, str_c(&p->name));
+	str_addf(&request, "threads %" PRIu64 " rmr %d %" PRIu64 " %s\n", conf->threads,
+		 conf->skip_trash, p->dir, str_c(&p->name));
 	if (str_error(&request) < 0)
 		return -ENOMEM;
 	maint_begin(m, "entries removed", NULL);
@@ -62,6 +63,8 @@ static int rmr_run(int argc, char **argv)
 		(void)cmd_error("rmr", "--skip-trash: only root may delete past the trash");
 		r = 2;
 	}
+	if (r == 0)
+		conf.threads = ask_threads(conf.threads);
 	if (r == 0)
 		maint_catch(&m, "rmr");
 	for (size_t i = 0; r == 0 && i < n && failed != -EINTR; i++) {

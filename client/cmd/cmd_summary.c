@@ -16,8 +16,7 @@ static const struct conf_option options[] = {
 	 "levels to show; 0: only the directory itself"},
 	{"entries", 'e', CONF_U64, offsetof(struct summary_conf, entries), "10", NULL,
 	 "how many of each directory to show, the largest"},
-	{"strict", 0, CONF_FLAG, offsetof(struct summary_conf, strict), "false", NULL,
-	 "taken for JuiceFS's sake: sums are always exact"},
+	{"strict", 0, CONF_FLAG, offsetof(struct summary_conf, strict), "false", NULL, NULL},
 	{"csv", 0, CONF_FLAG, offsetof(struct summary_conf, csv), "false", NULL, "as CSV"},
 };
 

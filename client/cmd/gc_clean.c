@@ -4,8 +4,10 @@
 #include "client/cmd/gc.h"
 
 #include <inttypes.h>
+#include <limits.h>
 
 #include "client/cmd/blockpath.h"
+#include "client/maint/compact_lists.h"
 #include "client/maint/repair.h"
 #include "client/meta/jobs.h"
 
@@ -69,7 +71,8 @@ static int compact(struct gc *g)
 	int r;
 
 	maint_begin(g->m, "chunks looked at", "freed");
-	r = meta_compact_all(g->meta, (unsigned)g->conf->threads, &g->m->progress);
+	g->m->progress.threads = (unsigned)MIN(g->conf->threads, (uint64_t)UINT_MAX);
+	r = meta_compact_all(g->meta, &g->m->progress);
 	maint_end(g->m);
 	maint_say(g->m, "compacted: %" PRIu64 " chunks looked at, %" PRIu64 " bytes freed",
 		  g->m->progress.files, g->m->progress.bytes);

@@ -29,8 +29,9 @@ int objects_each(struct objects *o, const int *cancel, objects_fn *fn, void *arg
 
 /* blocks of a slice of size bytes */
 uint32_t objects_count(const struct objects *o, uint32_t size);
-/* Looks at all blocks of some slices, many at once. bad is called for each that is not there (stored
- * -1) or has not the size that it must have; unknown for one that the store would not tell of. */
+/* Looks at all blocks of some slices, many at once. bad is called for each that is not there
+ * (stored -1) or has not the size that it must have; unknown for one that the store would not tell
+ * of. */
 struct object_slice {
 	uint64_t slice;
 	uint32_t size;

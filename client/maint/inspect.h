@@ -22,8 +22,4 @@ int meta_inspect(struct meta *m, uint64_t inode, bool recursive, bool raw, struc
 int meta_summary(struct meta *m, uint64_t inode, unsigned depth, unsigned entries,
 		 struct meta_progress *p, inspect_fn *emit, void *arg);
 
-/* chunks of the files at and below inode */
-int meta_compact_tree(struct meta *m, uint64_t inode, struct meta_progress *p,
-		      uint64_t *ret_chunks);
-
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From inodes to paths. Nothing in a volume leads from a file to its name but its directory, which
- * has to be read for it: many inodes are looked up together, and each directory is read once for all
- * of them that lie in it, not once for each. Blocks; any thread. */
+ * has to be read for it: many inodes are looked up together, and each directory is read once for
+ * all of them that lie in it, not once for each. Blocks; any thread. */
 #ifndef STOKE_CLIENT_MAINT_PATHS_H
 #define STOKE_CLIENT_MAINT_PATHS_H
 

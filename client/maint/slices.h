@@ -31,8 +31,8 @@ struct slices {
 	/* (id, i): v the i-th size of slices of that number; w of (id, 0): how many there are. More
 	 * than one: the number was given twice, by a database that went back. */
 	struct numtable by_id;
-	/* (id, size): v how often lists and delSlices show it beyond the first time, w what sliceRef
-	 * says; only of slices that are there more than once */
+	/* (id, size): v how often lists and delSlices show it beyond the first time, w what
+	 * sliceRef says; only of slices that are there more than once */
 	struct numtable again;
 	struct leaked_chunk *leaked;
 	size_t n_leaked;

@@ -33,8 +33,6 @@ int meta_slices_clean(struct meta *m, struct meta_progress *p);
 int meta_chunk_clean(struct meta *m, uint64_t inode, uint32_t index, struct meta_progress *p);
 /* one record that no directory names (the caller knows): its data is deleted as any file's */
 int meta_inode_clean(struct meta *m, uint64_t inode, struct meta_progress *p);
-/* every list that can become shorter (meta_set_compact); files: lists looked at, bytes: freed */
-int meta_compact_all(struct meta *m, unsigned threads, struct meta_progress *p);
 /* the change log's lines that the setting calls too old or too many */
 int meta_log_trim(struct meta *m);
 

@@ -112,6 +112,7 @@ struct quota {
 struct meta_progress {
 	uint64_t files, bytes; /* relaxed atomics */
 	int cancel;	       /* relaxed atomic; set by who waits: the work ends with -EINTR */
+	unsigned threads;      /* that work on it, within what the work allows; 0: as usual */
 };
 
 struct meta_statfs {

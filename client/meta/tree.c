@@ -305,18 +305,20 @@ static void walk(struct tree *t, struct frame *top)
 int tree_walk(struct tree *t, uint64_t inode, uint64_t tag)
 {
 	struct frame *top = frame_new(NULL, inode, tag, "", 0);
+	unsigned want = t->progress ? t->progress->threads : 0;
+	unsigned others = MIN(want ? want : TREE_THREADS, (unsigned)TREE_THREADS_MAX) - 1;
 	int r;
 
 	if (!top)
 		return -ENOMEM;
-	r = workq_new("meta-tree", TREE_THREADS - 1, TREE_THREADS - 1, &t->threads);
+	r = workq_new("meta-tree", MAX(others, 1U), MAX(others, 1U), &t->threads);
 	if (r) {
 		frame_free(top);
 		return r;
 	}
 	mtx_init(&t->lock);
 	cond_init(&t->ended);
-	t->idle = TREE_THREADS - 1;
+	t->idle = others;
 	t->error = 0;
 	walk(t, top);
 	workq_free(t->threads);

@@ -8,7 +8,8 @@
 
 #include "client/meta/meta_redis.h"
 
-enum { TREE_BATCH = 100, TREE_THREADS = 4 };
+/* threads: as progress says, else TREE_THREADS */
+enum { TREE_BATCH = 100, TREE_THREADS = 4, TREE_THREADS_MAX = 16 };
 
 struct tree;
 

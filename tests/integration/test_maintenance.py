@@ -11,7 +11,7 @@ import time
 
 import pytest
 from conftest import GOLDEN
-from lab import run, write_file
+from lab import run, wait_for, write_file
 from test_golden import compare, keys_of, load
 
 DUMPED = ["plain", "acl", "quotas", "pending", "sessions", "old-client", "tiers", "changelog", "damaged"]
@@ -473,6 +473,59 @@ def test_compact_of_a_tree(lab, redis, file_volume):
     assert c.llen(f"c{inode}_0") == 1
     m.drop_caches()
     assert text(m.path("d/f")) == bytes(want)
+
+
+def named(pid, name):
+    """threads of a process by the beginning of their name"""
+    n = 0
+    for t in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{t}/comm") as f:
+            n += f.read().startswith(name)
+    return n
+
+
+def test_threads_are_as_many_as_were_asked_for(lab, redis, file_volume):
+    m = lab.mount(file_volume)
+    for d in range(12):
+        os.mkdir(m.path(f"d{d}"))
+        for i in range(2):
+            with open(m.path(f"d{d}/f{i}"), "wb") as f:
+                for piece in range(3):
+                    f.write(b"x" * 1000)
+                    f.flush()
+                    os.fsync(f.fileno())
+    os.mkdir(m.path("all"))
+    for d in range(12):
+        os.rename(m.path(f"d{d}"), m.path(f"all/d{d}"))
+    c = redis.client(1)
+
+    def at_work(argv, name, n, of=None):
+        """changes are let through by and by, so that all who are to make them are seen"""
+        def seen():
+            c.execute_command("CLIENT", "UNPAUSE")
+            time.sleep(0.001)
+            c.execute_command("CLIENT", "PAUSE", 60000, "WRITE")
+            return named(of or p.pid, name) == n
+        c.execute_command("CLIENT", "PAUSE", 60000, "WRITE")
+        p = subprocess.Popen([f"{lab.bin}/stoke", *argv], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=lab.env)
+        try:
+            wait_for(f"{n} threads {name}", seen)
+        finally:
+            c.execute_command("CLIENT", "UNPAUSE")
+            out = p.communicate(timeout=60)[0]
+        assert p.returncode == 0, out
+        return out
+
+    assert "24 chunks" in at_work(["compact", "--threads", "7", m.path("all")], "squeeze", 7, m.pid)
+    at_work(["clone", "--threads", "9", m.path("all"), m.path("more")], "meta-tree", 8, m.pid)
+    at_work(["rmr", "-p", "6", m.path("all")], "meta-tree", 5, m.pid)
+    hour, = os.listdir(m.path(".trash"))
+    assert "restored 37 entries" in at_work(["restore", "--put-back", "--threads", "5", file_volume, hour], "restore", 4)
+    assert len(os.listdir(m.path("all"))) == 12 and text(m.path("all/d7/f1")) == b"x" * 3000
+    for command in ("dump", "load", "quota", "info", "summary"):
+        assert "JuiceFS's sake" not in lab.stoke(command, "--help").stdout
+    assert m.stop() == 0
+    assert "wrong" not in lab.stoke("fsck", file_volume, "--sync-dir-stat").stdout
 
 
 # --- quotas ---

@@ -240,6 +240,21 @@ static void conf_help_lists_every_option(void **state)
 	str_fini(&out);
 }
 
+static void what_is_only_taken_is_not_offered(void **state)
+{
+	static const struct conf_option rows[] = {
+		{"fast", 0, CONF_FLAG, offsetof(struct test_conf, threads), NULL, NULL, NULL},
+	};
+	static const struct conf_table silent = {
+		.options = rows, .n = 1, .usage = "t", .summary = "s", .max_args = 1};
+	struct str out = STR_INIT;
+
+	(void)state;
+	conf_help(&silent, &out);
+	assert_null(strstr(str_c(&out), "fast"));
+	str_fini(&out);
+}
+
 static void conf_prints_itself_as_json(void **state)
 {
 	struct str out = STR_INIT;
@@ -264,6 +279,7 @@ int main(void)
 		cmocka_unit_test(conf_argv_beats_environment_beats_file_beats_default),
 		cmocka_unit_test(conf_file_errors_name_the_line),
 		cmocka_unit_test(conf_help_lists_every_option),
+		cmocka_unit_test(what_is_only_taken_is_not_offered),
 		cmocka_unit_test(conf_prints_itself_as_json),
 	};
 
