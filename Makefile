@@ -66,7 +66,7 @@ UNITS := $(foreach l,$(LIBS),$(patsubst tests/unit/$(l)/%.c,$(B)/unit/$(l)/%,$(w
 FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 BENCHES := $(patsubst bench/%.c,$(B)/bench/%,$(wildcard bench/*.c))
 
-.PHONY: all deps demo check check-posix unit units-built integration fuzz-replay fuzzers-built fuzz lint analyze bench benches-built \
+.PHONY: all deps demo check check-posix chaos unit units-built integration fuzz-replay fuzzers-built fuzz lint analyze bench benches-built \
 	man install clean help
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -169,6 +169,9 @@ fuzz:            ## fuzz each parser for TIME seconds (default 60) with libFuzze
 
 integration: all ## the real programs with a real Redis, a real S3 and the real JuiceFS
 	STOKE_BIN=$(abspath $(B)) $(PYTHON) -m pytest -q tests/integration $(ARGS)
+
+chaos: all       ## random faults under five daemons and three mounts, every byte compared; MINUTES=10 SEED= ARGS=
+	STOKE_BIN=$(abspath $(B)) $(PYTHON) tests/chaos.py $(ARGS)
 
 lint:            ## include arrows, library walls, format, lengths, each header alone
 	$(PYTHON) tests/lint.py

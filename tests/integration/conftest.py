@@ -27,6 +27,14 @@ def lab(tmp_path):
 
 
 @pytest.fixture
+def netlab(tmp_path):
+    """a Lab whose daemons and mounts may be on nodes of their own"""
+    import netlab as nodes
+    with nodes.NetLab(str(tmp_path)) as it:
+        yield it
+
+
+@pytest.fixture
 def redis(lab):
     return lab.redis()
 
