@@ -171,8 +171,9 @@ static int open_machine(struct daemon *d, struct str *err)
 	if (r == 0)
 		r = open_loops(d);
 	if (r == 0)
-		r = volume_open_store(d->setting, d->object_loop, OBJECT_CONNS, d->metrics,
-				      &d->objects, err);
+		r = volume_open_store_retrying(d->setting, d->object_loop, OBJECT_CONNS,
+					       MAX((unsigned)d->conf.io_retries, 1U), d->metrics,
+					       &d->objects, err);
 	if (r == 0 && !coding_is_plain(coding(d)))
 		r = workq_new("codec", 2, CODEC_QUEUE, &d->codecs);
 	return r;
@@ -248,7 +249,11 @@ static int open_chain(struct daemon *d)
 			   .volume_name = d->setting->name,
 			   .hash_prefix = d->setting->hash_prefix,
 			   .codecs = d->codecs},
-		.peer = {.mode = PEER_HOLDER, .peers = d->peers, .view = &d->view, .self = d->node},
+		.peer = {.mode = PEER_HOLDER,
+			 .peers = d->peers,
+			 .view = &d->view,
+			 .self = d->node,
+			 .remote_us = d->conf.remote_timeout},
 		.store = {.disks = d->disks,
 			  .n_disks = d->n_disks,
 			  .volume = volume_id(d->setting->uuid, &d->generation),
@@ -268,6 +273,7 @@ static int open_chain(struct daemon *d)
 		.crypt = d->crypt,
 		.block_size = d->setting->block_size,
 		.want_sums = true,
+		.budget_us = req_budget_us(d->conf.io_retries),
 	};
 	r = open_peers(d);
 	if (r < 0)

@@ -78,13 +78,14 @@ static void serve_get(struct call *k)
 	 * too. */
 	enum pool_class klass = k->frame.flags & FRAME_PREFETCH ? POOL_UPLOAD : POOL_DEMAND;
 
-	/* The asker's remaining time is not put on the fetch: what is fetched serves everybody who
-	 * asks for it next, and its deadline would make another one fetch it again. He gives up by
-	 * himself. */
 	if (call_request(k, flags, klass) < 0) {
 		answer_status(k, ST_NO_MEMORY, NULL);
 		return;
 	}
+	/* half of the asker's time, so that he has the other half to ask elsewhere, when what we
+	 * ask is silent. Who waits for the same fetch and has more time goes on by himself. */
+	if (k->frame.left_us)
+		k->req->deadline_us = clock_us() + k->frame.left_us / 2;
 	if (!store_has(w->conf->store, &k->key) &&
 	    (!flags || store_fetching(w->conf->store, k->req)))
 		answer_filling(k);
@@ -151,7 +152,7 @@ static void serve_ring(struct call *k, const uint8_t *body)
 		known = known << 8 | body[i];
 	if (!c || c->version == known) {
 		answer_status(k, ST_OK, NULL);
-	} else if (cluster_encode(c, &out) < 0) {
+	} else if (cluster_encode(c, k->conn->version, &out) < 0) {
 		answer_status(k, ST_NO_MEMORY, NULL);
 	} else {
 		size_t len = out.len;

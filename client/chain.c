@@ -13,6 +13,7 @@ int client_chain_new(const struct client_chain_conf *conf, struct source **ret)
 		.self = conf->self,
 		.socket = conf->socket,
 		.disk = conf->disk,
+		.remote_us = conf->remote_us,
 	};
 	struct source *s = NULL, *keep = NULL;
 	int r = source_object_new(conf->env, &object, &s);

@@ -20,6 +20,7 @@ struct client_chain_conf {
 	const char *self;   /* id of the member on this node, NULL: none */
 	const char *socket; /* its unix socket, NULL: none */
 	struct workq *disk; /* reads its descriptors; needed with socket */
+	uint64_t remote_us; /* source_peer_conf's */
 };
 
 /* freed with source_free, after req_env_drain */

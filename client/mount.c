@@ -193,8 +193,9 @@ static int open_store(struct mount *m, struct str *err)
 {
 	const struct setting *s = meta_setting(m->meta);
 
-	return volume_open_store(s, m->io[0], (unsigned)m->conf.max_downloads, m->metrics,
-				 &m->store, err);
+	return volume_open_store_retrying(s, m->io[0], (unsigned)m->conf.max_downloads,
+					  MAX((unsigned)m->conf.io_retries, 1U), m->metrics,
+					  &m->store, err);
 }
 
 /* --- the group --- */
@@ -322,6 +323,7 @@ static int make_chain(struct mount *m, struct str *err)
 		.self = m->self[0] ? m->self : NULL,
 		.socket = m->socket,
 		.disk = m->disk,
+		.remote_us = m->conf.remote_timeout,
 	};
 	int r = client_chain_new(&conf, &m->chain);
 
@@ -438,6 +440,7 @@ static int make_data_path(struct mount *m, struct str *err)
 		.codec = s->codec,
 		.crypt = m->crypt,
 		.block_size = s->block_size,
+		.budget_us = req_budget_us(m->conf.io_retries),
 	};
 	r = make_chain(m, err);
 	if (r < 0)

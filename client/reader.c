@@ -55,6 +55,7 @@ struct rread {
 	unsigned pending;      /* atomic: requests out, and one for whoever issues */
 	unsigned failures;     /* atomic */
 	unsigned tries;
+	uint64_t deadline_us; /* of all tries together; 0: none */
 	unsigned rereads;
 	struct block_range missing; /* for which the list was read again */
 	bool random, planned;
@@ -270,7 +271,8 @@ static void rread_failed(struct rread *rr)
 		rread_again(rr);
 		return;
 	}
-	if (badness(worst->status) == 1 && rr->tries < rr->r->conf.io_retries) {
+	if (badness(worst->status) == 1 && rr->tries < rr->r->conf.io_retries &&
+	    clock_left(rr->deadline_us) > 0) {
 		rr->tries++;
 		rr->job.fn = rread_later;
 		loop_post(rr->r->conf.env->timers, &rr->job);
@@ -339,6 +341,7 @@ static bool part_start(struct rread *rr, struct part *p)
 		      rr->random ? REQ_RANGE_ONLY : 0, POOL_DEMAND);
 	if (!req)
 		return false;
+	req->deadline_us = rr->deadline_us;
 	__atomic_add_fetch(&rr->pending, 1, __ATOMIC_RELAXED);
 	source_get(r->conf.chain, req, part_done, p);
 	return true;
@@ -466,6 +469,8 @@ void reader_read(struct read_op *op)
 	rr->op = op;
 	rr->f = op->h->f;
 	rr->r = rr->f->r;
+	if (rr->r->conf.env->budget_us)
+		rr->deadline_us = clock_us() + rr->r->conf.env->budget_us;
 	rr->wait.off = op->off;
 	rr->wait.len = MIN(op->len, (uint32_t)CHUNK_SIZE);
 	rr->wait.ready = rread_ready;

@@ -66,6 +66,10 @@ struct hash128 volume_id(const char *uuid, const struct generation *gen);
 /* opens the object store that the setting names */
 int volume_open_store(const struct setting *s, struct loop *l, unsigned max_conns,
 		      struct metrics *m, struct object_store **ret, struct str *err);
+/* the same; retries: object_conf's, 0 for its default */
+int volume_open_store_retrying(const struct setting *s, struct loop *l, unsigned max_conns,
+			       unsigned retries, struct metrics *m, struct object_store **ret,
+			       struct str *err);
 /* The key that the volume's objects are encrypted with, opened with the passphrase of the
  * environment; *ret NULL: not encrypted. Errors are those of crypt_block_new */
 int volume_open_crypt(const struct setting *s, struct crypt_block **ret, struct str *err);

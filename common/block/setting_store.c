@@ -29,9 +29,17 @@ static struct object_conf store_conf(const struct setting *s)
 int volume_open_store(const struct setting *s, struct loop *l, unsigned max_conns,
 		      struct metrics *m, struct object_store **ret, struct str *err)
 {
+	return volume_open_store_retrying(s, l, max_conns, 0, m, ret, err);
+}
+
+int volume_open_store_retrying(const struct setting *s, struct loop *l, unsigned max_conns,
+			       unsigned retries, struct metrics *m, struct object_store **ret,
+			       struct str *err)
+{
 	struct object_conf conf = store_conf(s);
 
 	conf.max_conns = max_conns;
+	conf.retries = retries;
 	conf.metrics = m;
 	return object_open(&conf, l, ret, err);
 }

@@ -68,7 +68,10 @@ struct req_env {
 	const struct crypt_block *crypt; /* NULL: not encrypted */
 	uint32_t block_size;
 	bool want_sums; /* daemon: checksums of whole blocks from the object store are computed */
-	unsigned live;	/* requests alive; drain waits for 0 (atomic) */
+	/* a get that comes without a deadline is given up after so long; 0: never. See
+	 * req_budget_us */
+	uint64_t budget_us;
+	unsigned live; /* requests alive; drain waits for 0 (atomic) */
 	/* source.c's own, zero at the start: the deadlines of forks, made with the first layer and
 	 * freed with the last */
 	struct req_clock *clock;
@@ -78,6 +81,14 @@ struct req_env {
 static inline struct coding req_coding(const struct req_env *env)
 {
 	return (struct coding){env->codec, env->crypt};
+}
+
+/* The time that a read has, all its ways to an answer together: --io-retries says how often the
+ * object store is asked, and this how long that may take. A daemon is given half of what is left,
+ * so that its asker still has the time to try another way. */
+static inline uint64_t req_budget_us(uint64_t io_retries)
+{
+	return MAX(io_retries * 6, UINT64_C(10)) * 1000000;
 }
 
 struct block_req;

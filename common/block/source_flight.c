@@ -365,6 +365,9 @@ static void flight_get(struct source *s, struct block_req *req)
 {
 	struct source_flight *fl = container_of(s, struct source_flight, base);
 
+	/* here, so that memory served by the layer above costs no look at the clock */
+	if (!req->deadline_us && s->env->budget_us && !(req->flags & (REQ_FILL | REQ_PROBE)))
+		req->deadline_us = clock_us() + s->env->budget_us;
 	if (req->flags & (REQ_FILL | REQ_PROBE))
 		source_get(s->next, req, pass_up, NULL);
 	else if (join(fl, req))

@@ -15,9 +15,9 @@
  *			health is watched (tick_watched)
  *	ask_failed	a try failed: the next target, or wait for the other, or ask_pass: the
  *			layer below
- *
- * When the request is over, whoever else is still asked for it is left alone (ask_abandon), so that
- * the loser of a race gives its memory back at once.
+ *	ask_busy	the owner of a hot block said BUSY, and who was asked in his place failed:
+ *			the owner once more, who must not say BUSY now (NO_FILL), before the object
+ *			store is asked for what the group has
  *
  * When the request is over, whoever else is still asked for it is left alone (ask_abandon), so that
  * the loser of a race gives its memory back at once.
@@ -41,27 +41,31 @@ enum {
 	LATE_US = 50000,   /* a timer so late tells that this machine has no time, not the peer */
 	LATE_TIMES = 4,
 	CARRIED_US = 1000000,	/* a try that stands in the way of the next */
-	QUIET_US = 5000000,	/* a try without any answer */
+	QUIET_US = 5000000,	/* a try without any answer; conf.remote_us goes before */
 	FILLING_US = 120000000, /* the same after FILLING: the store's retries take their time */
 	FILL_US = 600000000,	/* warm-up's */
 	PROBE_US = 2000000,
 	HOLDER_US = 300000,
 	HOLDER_FILLING_US = 5000000, /* when he has it already half-way from the object store */
+	ASK_TARGETS = PEER_TARGETS + 1,
 };
 
 /* a request while peers are asked for it */
 struct ask {
 	struct source_peer *sp;
 	unsigned refs; /* atomic: the request's, one a try */
-	struct peer *target[PEER_TARGETS];
-	unsigned n, next; /* the one that is tried next */
+	/* one more than are picked: who said BUSY is asked again */
+	struct peer *target[ASK_TARGETS];
+	struct peer *busy; /* said BUSY, and was not asked again */
+	bool again;	   /* the last target is that one */
+	unsigned n, next;  /* the one that is tried next */
 	unsigned put_off;
 	uint64_t due_us; /* when the timer was meant to fire */
 	unsigned late;
 	bool filling; /* atomic: the newest target said so */
 	bool below;   /* the layer below was asked, too */
 	struct buf *spare;
-	struct ask_try *out[PEER_TARGETS]; /* atomic, counted: forked tries under way, by target */
+	struct ask_try *out[ASK_TARGETS]; /* atomic, counted: forked tries under way, by target */
 };
 
 enum { TRY_STARTED = 1, TRY_UNWANTED = 2 };
@@ -125,7 +129,7 @@ static void try_mark(struct ask_try *at, unsigned flag)
 /* nobody needs what is still asked for */
 static void ask_abandon(struct ask *a)
 {
-	for (unsigned i = 0; i < PEER_TARGETS; i++) {
+	for (unsigned i = 0; i < ASK_TARGETS; i++) {
 		struct ask_try *at = __atomic_exchange_n(&a->out[i], NULL, __ATOMIC_ACQ_REL);
 
 		if (at)
@@ -162,6 +166,7 @@ static void ask_pass(struct ask *a, struct block_req *req)
 {
 	struct source *next = a->sp->base.next;
 
+	metric_add(a->sp->passed, 1);
 	race_end(req);
 	assert(req->frame[req->depth - 1].fn == ask_over);
 	req->depth--; /* the layer's own frame shall be the one that is marked as passed on */
@@ -185,22 +190,55 @@ static uint64_t hedge_us(const struct peer_health *h)
 
 static uint64_t try_quiet(const struct ask *a, const struct block_req *req, bool carried)
 {
+	uint64_t us;
+
 	if (a->sp->conf.mode == PEER_HOLDER)
 		return HOLDER_US;
 	if (req->flags & REQ_FILL)
 		return FILL_US;
 	if (req->flags & REQ_PROBE)
 		return PROBE_US;
-	return carried && a->next < a->n ? CARRIED_US : QUIET_US;
+	if (carried && a->next < a->n)
+		return CARRIED_US;
+	us = a->sp->conf.remote_us ? a->sp->conf.remote_us : QUIET_US;
+	/* no fork's timer sees to who is carried */
+	return carried ? MIN(us, clock_left(req->deadline_us)) : us;
+}
+
+/* a try ended with status: whoever is busy is remembered */
+static void ask_busy(struct ask *a, struct peer *p, int status)
+{
+	struct peer *none = NULL;
+
+	if (status != -EBUSY || a->sp->conf.mode == PEER_HOLDER)
+		return;
+	metric_add(a->sp->busy, 1);
+	(void)__atomic_compare_exchange_n(&a->busy, &none, p, false, __ATOMIC_RELEASE,
+					  __ATOMIC_RELAXED);
+}
+
+/* Nobody is left to ask: true when one said BUSY, who is the next target now. */
+static bool ask_again(struct ask *a, const struct block_req *req)
+{
+	struct peer *p = __atomic_load_n(&a->busy, __ATOMIC_ACQUIRE);
+
+	if (!p || a->again || !is_get(req))
+		return false;
+	a->again = true;
+	a->target[a->n++] = p;
+	return true;
 }
 
 static void try_filling(struct peer_try *t)
 {
 	struct ask_try *at = container_of(t, struct ask_try, t);
+	uint64_t left;
 
 	__atomic_store_n(&at->ask->filling, true, __ATOMIC_RELAXED);
 	t->call.quiet_us =
 		MAX(t->call.quiet_us, (uint64_t)(t->no_fill ? HOLDER_FILLING_US : FILLING_US));
+	left = clock_left(t->req->deadline_us);
+	t->call.quiet_us = MIN(t->call.quiet_us, left ? left : 1);
 }
 
 static struct ask_try *try_new(struct ask *a, struct block_req *req, peer_try_fn *done)
@@ -225,6 +263,7 @@ static void try_go(struct ask_try *at, bool carried)
 
 	at->nr = a->next++;
 	at->t.peer = a->target[at->nr];
+	at->t.no_fill = at->t.no_fill || (a->again && a->next == a->n);
 	at->t.quiet_us = try_quiet(a, at->t.req, carried);
 	__atomic_store_n(&a->filling, false, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&a->refs, 1, __ATOMIC_RELAXED);
@@ -242,6 +281,7 @@ static void carried_done(struct peer_try *t, int status)
 {
 	struct ask_try *at = container_of(t, struct ask_try, t);
 	struct block_req *req = t->req;
+	struct peer *peer = t->peer;
 	struct ask *a = at->ask;
 
 	if (status < 0)
@@ -253,6 +293,7 @@ static void carried_done(struct peer_try *t, int status)
 		req_unreserve(req);
 		req_done(req, 0);
 	} else {
+		ask_busy(a, peer, status);
 		ask_failed(a, req, status, 0);
 	}
 	ask_unref(a);
@@ -427,6 +468,7 @@ static void forked_done(struct peer_try *t, int status)
 	if (__atomic_compare_exchange_n(&a->out[at->nr], &listed, NULL, false, __ATOMIC_ACQ_REL,
 					__ATOMIC_RELAXED))
 		try_unref(at);
+	ask_busy(a, t->peer, status);
 	try_free(at);
 	req_done(child, status);
 	ask_unref(a);
@@ -500,6 +542,8 @@ static void ask_failed(struct ask *a, struct block_req *parent, int status, unsi
 	if (is_get(parent))
 		parent->reason[0] = '\0'; /* of one peer; the next may do better */
 	if (ask_next(a, parent, running) || running > 0)
+		return;
+	if (ask_again(a, parent) && ask_next(a, parent, 0))
 		return;
 	if (!is_get(parent)) { /* below nobody can fill, or knows */
 		ask_gave_up(a, parent, status);
@@ -580,10 +624,15 @@ static int peer_metrics(struct source_peer *sp, struct metrics *m)
 		return 0;
 	sp->hedges = metrics_get(m, "stoke_hedges_total", "", METRIC_COUNTER,
 				 "second ways started because a peer was late");
+	sp->busy = metrics_get(m, "stoke_peer_busy_total", "", METRIC_COUNTER,
+			       "answers BUSY of other daemons: another one was asked");
+	sp->passed = metrics_get(m, "stoke_peer_passed_total", "", METRIC_COUNTER,
+				 "reads that no asked daemon could answer: the object store was "
+				 "asked");
 	sp->env.damaged = metrics_get(m, "stoke_damaged_answers_total", "", METRIC_COUNTER,
 				      "blocks from other daemons or their files that failed their "
 				      "checksums, and were not used");
-	return sp->hedges && sp->env.damaged ? 0 : -ENOMEM;
+	return sp->hedges && sp->busy && sp->passed && sp->env.damaged ? 0 : -ENOMEM;
 }
 
 int source_peer_new(struct req_env *env, struct source *next, const struct source_peer_conf *conf,

@@ -84,7 +84,7 @@ struct source_peer {
 	struct source base;
 	struct source_peer_conf conf;
 	struct source_env_peer env;
-	struct metric *hedges;
+	struct metric *hedges, *busy, *passed;
 	uint64_t asked, hedged; /* atomic: requests, and those hedged although the peer works */
 };
 

@@ -182,6 +182,10 @@ static int try_status(struct peer_try *t, int status)
 		break;
 	case ST_NOT_HERE:
 		return t->req->flags & REQ_PROBE ? -ENOENT : -EHOSTDOWN;
+	case ST_TIMED_OUT: /* what he asked is slow, not he */
+		if (is_get(t->req))
+			return -EHOSTDOWN;
+		return try_no_block(t, status);
 	default:
 		if (!is_get(t->req))
 			return try_no_block(t, status);

@@ -35,6 +35,7 @@ enum {
 	WAIT_LATER_US = 400000,
 	WAIT_MAX_US = 10000000,
 	WAIT_LATER_MAX_US = 20000000,
+	FIRST_LEAST_US = 5000000,
 };
 
 static void pump(struct s3 *s);
@@ -68,12 +69,33 @@ static void end_queued(struct s3 *s, struct object_req *req, int status)
 
 /* --- attempts --- */
 
+/* the reason, and how often it was tried */
+static void tell_tries(struct object_req *req, unsigned n)
+{
+	char why[sizeof(req->reason)];
+
+	(void)snprintf(why, sizeof(why), "%s", req->reason);
+	(void)snprintf(req->reason, sizeof(req->reason), "%.*s (tried %u times in %.1f s)",
+		       (int)sizeof(why) - 40, why, n, (double)(clock_us() - req->start_us) / 1e6);
+}
+
+/* An object store that says nothing is asked once more while there is time. */
+static uint64_t first_byte_us(const struct object_req *req)
+{
+	uint64_t us = clock_left(req->deadline_us) / 3;
+
+	us = MAX(us, (uint64_t)FIRST_LEAST_US);
+	return MIN(us, (uint64_t)S3_HTTP_FIRST_US);
+}
+
 static void attempt(struct s3_slot *slot)
 {
 	const struct s3_keys *k;
 	int r;
 
 	if (clock_left(slot->req->deadline_us) == 0) {
+		if (slot->attempt)
+			tell_tries(slot->req, slot->attempt);
 		end(slot, -ETIMEDOUT);
 		return;
 	}
@@ -91,6 +113,7 @@ static void attempt(struct s3_slot *slot)
 	str_reset(&slot->text);
 	r = s3_op_build(slot, k);
 	slot->x.deadline_us = slot->req->deadline_us;
+	slot->x.first_us = first_byte_us(slot->req);
 	if (r == 0)
 		r = s3_exchange_start(&slot->x);
 	if (r < 0)
@@ -147,7 +170,6 @@ static int keep_or_forget(struct s3_slot *slot)
 static void attempt_failed(struct s3_slot *slot, bool later)
 {
 	struct object_req *req = slot->req;
-	char why[sizeof(req->reason)];
 	int r;
 
 	slot->attempt++;
@@ -156,9 +178,7 @@ static void attempt_failed(struct s3_slot *slot, bool later)
 		return;
 	}
 	if (!may_retry(slot)) {
-		(void)snprintf(why, sizeof(why), "%s", req->reason);
-		(void)snprintf(req->reason, sizeof(req->reason), "%.*s (tried %u times)",
-			       (int)sizeof(why) - 24, why, slot->attempt);
+		tell_tries(req, slot->attempt);
 		end(slot, -EIO);
 		return;
 	}
@@ -189,6 +209,8 @@ static void exchange_done(struct s3_exchange *x, int r)
 
 	switch (s3_op_judge(slot, r, &status)) {
 	case S3_END:
+		if (status == -ETIMEDOUT)
+			tell_tries(slot->req, slot->attempt + 1);
 		end(slot, status);
 		break;
 	case S3_AGAIN:
