@@ -4,7 +4,8 @@
 -- ARGV: token, number, now, source inode (text), chunk and offset in it, destination inode (text),
 --    chunk and offset in it, length, capacity, how many records it may read (more are read when one
 --    list has more)
--- -> {record of the destination, length copied (text), its old length, the source's length before}
+-- -> {record of the destination, length copied (text), its old length, the source's length before,
+--    as named of the destination}
 local old = done()
 if old then
 	return old
@@ -30,7 +31,7 @@ local left = (u32(end_of, 1) * 64 + floor(u32(end_of, 5) / CHUNK) - si) * CHUNK 
 	u32(end_of, 5) % CHUNK - so
 len = math.min(len, left)
 if len <= 0 then
-	return { to, '0', before, end_of }
+	return { to, '0', before, end_of, {} }
 end
 
 -- What a list shows of [from, to), left to right, as {pos, id, size, off, length}; id NONE: zeros.
@@ -160,6 +161,7 @@ local delta = pages(length) - pages(before)
 if over(delta, 0, ARGV[11], '0') then
 	return fail(ENOSPC)
 end
+local dirs = named(to, dst, length)
 need_counters('usedSpace')
 need_hashes('sliceRef')
 account(delta, 0)
@@ -179,4 +181,4 @@ local function place(i, o)
 end
 log(now, 'COPYFILERANGE', dec(length), src, place(tonumber(ARGV[5]), tonumber(ARGV[6])), dst,
 	place(di, d_o), fmt('%.0f', copied))
-return finish({ to, fmt('%.0f', copied), before, end_of })
+return finish({ to, fmt('%.0f', copied), before, end_of, dirs })

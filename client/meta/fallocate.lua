@@ -2,8 +2,8 @@
 -- ARGV: token, number, now, inode (text), mode, offset, end (8 bytes each), capacity, '' or the
 --    chunks between the first and the last that are to become zeros (4 bytes each), '1' when this
 --    is the first step, length of the range (text)
--- -> {record, change of length in pages (text), old length}; {false}: more chunks than allowed lie
---    between, and none are named; {'fifo'}: it is one
+-- -> {record, change of length in pages (text), old length, directories as named}; {false}: more
+--    chunks than allowed lie between, and none are named; {'fifo'}: it is one
 local old = done()
 if old then
 	return old
@@ -71,6 +71,7 @@ if holes then
 		add(ri, 0, ro, true)
 	end
 end
+local dirs = named(a, ino, length)
 need_counters('usedSpace')
 account(delta, 0)
 a = put(touch(a, now), LENGTH, length)
@@ -81,4 +82,4 @@ end
 if ARGV[10] == '1' then
 	log(now, 'FALLOCATE', nil, ino, dec(from), ARGV[11], how)
 end
-return finish({ a, fmt('%.0f', delta), before })
+return finish({ a, fmt('%.0f', delta), before, dirs })

@@ -182,10 +182,13 @@ int reply_removed(const struct redis_reply *r, size_t at, struct removed *ret);
 /* what follows from it: statistics of parent (its entry went) and of the hour, deletes */
 void removed_done(struct meta_redis *mr, uint64_t parent, const struct removed *d);
 
-/* changes of a directory's statistics, added up and flushed each second. parent 0: of every
- * directory that links inode */
+/* Changes of a directory's statistics, added up and flushed each second. What is told is what a
+ * script answered, never what was read beside it: others change the same files. */
 void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space, int64_t inodes);
-void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now, uint64_t before);
+/* dirs: those that name it, when several do, as the script that resized it found them (prelude.lua:
+ * named) */
+void stat_resized(struct meta_redis *mr, const struct attr *now, uint64_t before,
+		  const struct redis_reply *dirs);
 int stat_flush(struct meta_redis *mr, uint64_t deadline_us);
 int stat_begin(struct meta_redis *mr, uint64_t deadline_us);
 void *stat_main(void *arg);

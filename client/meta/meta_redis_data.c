@@ -180,7 +180,7 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 		r = reply_be64(reply_at(reply, 2), &before);
 	if (r)
 		return r;
-	stat_resized(mr, inode, &a, before);
+	stat_resized(mr, &a, before, reply_at(reply, 3));
 	compact_written(mr, inode, index, (uint64_t)reply_int(reply_at(reply, 1)));
 	*ret = a;
 	return 0;

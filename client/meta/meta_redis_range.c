@@ -57,7 +57,7 @@ static int fallocate_step(struct meta_redis *mr, struct hole *h, bool *ret_many,
 		r = reply_be64(reply_at(reply, 2), &h->before);
 	if (r)
 		return r;
-	stat_resized(mr, h->inode, &a, h->before);
+	stat_resized(mr, &a, h->before, reply_at(reply, 3));
 	*ret = a;
 	return 0;
 }
@@ -150,7 +150,7 @@ static int copy_step(struct meta_redis *mr, const struct copy *c, uint64_t len, 
 		r = reply_be64(reply_at(reply, 3), ret_length);
 	if (r)
 		return r;
-	stat_resized(mr, c->out, &a, before);
+	stat_resized(mr, &a, before, reply_at(reply, 4));
 	*ret_n = (uint64_t)reply_int(reply_at(reply, 1));
 	*ret = a;
 	return 0;

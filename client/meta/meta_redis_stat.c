@@ -55,24 +55,8 @@ void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space
 		(void)stat_flush(mr, op_deadline(mr));
 }
 
-/* every directory that has a link of inode gets the change once a link */
-static void stat_linked(struct meta_redis *mr, uint64_t inode, int64_t length, int64_t space)
-{
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-
-	if (redis_once(mr->redis, op_deadline(mr), &reply, "HGETALL %sp%llu", mr->prefix,
-		       (unsigned long long)inode))
-		return;
-	for (size_t i = 0; i + 1 < reply_len(reply); i += 2) {
-		int64_t dir = reply_int(reply_at(reply, i));
-		int64_t n = reply_int(reply_at(reply, i + 1));
-
-		if (dir > 0 && n > 0)
-			stat_add(mr, (uint64_t)dir, length * n, space * n, 0);
-	}
-}
-
-void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now, uint64_t before)
+void stat_resized(struct meta_redis *mr, const struct attr *now, uint64_t before,
+		  const struct redis_reply *dirs)
 {
 	int64_t length = (int64_t)(now->length - before);
 	int64_t space = (int64_t)(align4k(now->length) - align4k(before));
@@ -81,10 +65,17 @@ void stat_resized(struct meta_redis *mr, uint64_t inode, const struct attr *now,
 	/* a file without a name counts in no directory */
 	if (length == 0 || now->nlink == 0 || !meta_setting(&mr->base)->dir_stats)
 		return;
-	if (now->parent)
+	if (now->parent) {
 		stat_add(mr, now->parent, length, space, 0);
-	else
-		stat_linked(mr, inode, length, space);
+		return;
+	}
+	for (size_t i = 0; i + 1 < reply_len(dirs); i += 2) {
+		int64_t dir = reply_int(reply_at(dirs, i));
+		int64_t n = reply_int(reply_at(dirs, i + 1));
+
+		if (dir > 0 && n > 0)
+			stat_add(mr, (uint64_t)dir, length * n, space * n, 0);
+	}
 }
 
 /* sums over a directory's entries */

@@ -28,8 +28,9 @@ struct truncation {
 	 * lists are the same. */
 	uint8_t record[ATTR_MAX];
 	size_t record_len;
-	bool sent;    /* the step's answer is not here */
-	bool watches; /* the connection that is used */
+	struct redis_reply *links; /* directories that name it, as of before */
+	bool sent;		   /* the step's answer is not here */
+	bool watches;		   /* the connection that is used */
 	char log[LOG_LINE_MAX];
 };
 
@@ -82,7 +83,7 @@ static void truncation_went(struct meta_redis *mr, struct truncation *t)
 	if (t->after.length == t->before.length)
 		t->done += t->n;
 	else
-		stat_resized(mr, t->inode, &t->after, t->before.length);
+		stat_resized(mr, &t->after, t->before.length, t->links);
 	t->lists.n = t->keep;
 	t->sent = false;
 }
@@ -304,8 +305,9 @@ static int truncation_try(struct meta_redis *mr, struct truncation *t, struct re
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	bool done = false, same = false;
 	size_t n;
-	int r = redis_cmd(c, deadline, &reply, "WATCH %si%llu %s_gen", mr->prefix,
-			  (unsigned long long)t->inode, mr->prefix);
+	int r = redis_cmd(c, deadline, &reply, "WATCH %si%llu %sp%llu %s_gen", mr->prefix,
+			  (unsigned long long)t->inode, mr->prefix, (unsigned long long)t->inode,
+			  mr->prefix);
 
 	t->watches = !r;
 	if (!r)
@@ -323,7 +325,11 @@ static int truncation_try(struct meta_redis *mr, struct truncation *t, struct re
 	t->after = t->before;
 	if (t->before.length == t->length)
 		return TRUNCATED;
-	r = truncation_fits(mr, t, c, deadline);
+	redis_reply_free(TAKE_PTR(t->links));
+	r = redis_cmd(c, deadline, &t->links, "HGETALL %sp%llu", mr->prefix,
+		      (unsigned long long)t->inode);
+	if (!r)
+		r = truncation_fits(mr, t, c, deadline);
 	if (!r && !same)
 		r = truncation_lists(mr, t, c, deadline);
 	if (r)
@@ -405,10 +411,11 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 		if (!r)
 			r = reply_be64(reply_at(reply, 2), &before);
 		if (!r)
-			stat_resized(mr, inode, &a, before);
+			stat_resized(mr, &a, before, reply_at(reply, 3));
 	}
 	op_end(mr, &args);
 	lists_fini(&t.lists);
+	redis_reply_free(t.links);
 	if (r)
 		return r;
 	*ret = a;

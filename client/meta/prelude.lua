@@ -213,6 +213,16 @@ local function links(a, by)
 	return put(a, NLINK, p32(math.max(0, u32(a, NLINK) + by)))
 end
 
+-- The directories that name a file whose length changes, when it has several links: {directory, how
+-- often, ...} (texts), for who tells each of them. What happens to links later is told from the new
+-- length.
+local function named(a, text, length)
+	if field(a, PARENT) ~= NONE or u32(a, NLINK) == 0 or field(a, LENGTH) == length then
+		return {}
+	end
+	return call('HGETALL', P .. 'p' .. text)
+end
+
 local function full_of_links(a)
 	return u32(a, NLINK) >= 4294967295
 end

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, inode (text), length (8 bytes), '1' through a handle, capacity, most
 --    chunks
--- -> {record, change of length in pages (text), old length}; {false} when more chunks than allowed
---    lie between
+-- -> {record, change of length in pages (text), old length, as named}; {false} when more chunks than
+--    allowed lie between
 local old = done()
 if old then
 	return old
@@ -21,7 +21,7 @@ if before == length then	-- marked all the same, as local file systems do
 	a = touch(a, now)
 	call('SET', P .. 'i' .. ino, a)
 	log(now, 'TRUNCATE', nil, ino, dec(before), dec(length), ARGV[6])
-	return finish({ a, '0', before })
+	return finish({ a, '0', before, {} })
 end
 local left, right = before, length
 if less(right, left) then
@@ -47,6 +47,7 @@ end
 local function zeros(pos, len)
 	return p32(pos) .. NONE .. NONE .. p32(len)
 end
+local dirs = named(a, ino, length)
 need_counters('usedSpace')
 local between = {}
 for i = li, ri do
@@ -65,4 +66,4 @@ if ri > li and ro > 0 then
 	call('RPUSH', key(ri), zeros(0, ro))
 end
 log(now, 'TRUNCATE', nil, ino, dec(before), dec(length), ARGV[6])
-return finish({ a, fmt('%.0f', delta), before })
+return finish({ a, fmt('%.0f', delta), before, dirs })

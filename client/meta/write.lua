@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, inode (text), chunk, slice record, end of the slice in the file (8
 --    bytes), mtime (12 bytes), capacity
--- -> {record, length of the list, old length}
+-- -> {record, length of the list, old length, as named}
 local old = done()
 if old then
 	return old
@@ -23,7 +23,7 @@ local before = field(a, LENGTH)
 if sub(rec, 5, 12) ~= NONE then
 	for i, s in ipairs(call('LRANGE', list, -100, -1)) do
 		if s == rec then
-			return { a, call('LLEN', list), before }
+			return { a, call('LLEN', list), before, {} }
 		end
 	end
 end
@@ -33,6 +33,7 @@ if over(delta, 0, ARGV[9], '0') then
 	return fail(ENOSPC)
 end
 call('LLEN', list)
+local dirs = named(a, ARGV[4], length)
 need_counters('usedSpace')
 account(delta, 0)
 -- The time of the write is both, as whoever asked in between was told; but ctime always moves
@@ -46,4 +47,4 @@ call('SET', P .. 'i' .. ARGV[4], a)
 local n = call('RPUSH', list, rec)
 log(ARGV[3], 'WRITE', 0, ARGV[4], ARGV[5], u32(rec, 1), dec(sub(rec, 5, 12)), u32(rec, 21),
 	dec(sub(ARGV[8], 1, 8)), u32(ARGV[8], 9))
-return finish({ a, n, before })
+return finish({ a, n, before, dirs })
