@@ -41,12 +41,13 @@ static void note(struct membership *m, int r)
 
 static int beat(struct membership *m, uint64_t deadline_us)
 {
+	struct registry_beat b = {.self = &m->conf.self, .kind = BEAT_FORCED};
 	uint64_t before = m->seen ? m->seen->version : 0;
 	struct generation gen = m->generation;
 	int r;
 
 	if (m->registry)
-		r = registry_heartbeat(m->registry, deadline_us, &m->conf.self, &m->seen, &gen);
+		r = registry_heartbeat(m->registry, deadline_us, &b, &m->seen, &gen);
 	else
 		r = volume_generation(m->conf.redis, deadline_us, false, &gen);
 	if (r < 0)
@@ -134,7 +135,8 @@ void membership_stop(struct membership *m)
 	cond_signal(&m->wake);
 	mtx_unlock(&m->lock);
 	(void)pthread_join(m->thread, NULL);
-	if (m->registry && registry_leave(m->registry, clock_us() + LEAVE_US, m->conf.self.id) < 0)
+	if (m->registry &&
+	    registry_leave(m->registry, clock_us() + LEAVE_US, m->conf.self.id, NULL) < 0)
 		log_warn("could not leave the group: the others notice within seconds");
 	membership_free(m);
 }

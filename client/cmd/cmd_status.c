@@ -141,7 +141,8 @@ static const char *state_name(enum member_state s)
 	return s == MEMBER_JOINING ? "joining" : s == MEMBER_ACTIVE ? "active" : "draining";
 }
 
-static void add_group(const char *group, const struct cluster *c, void *arg)
+static void add_group(const char *group, const struct cluster *c, const struct registry_note *notes,
+		      void *arg)
 {
 	struct inquiry *st = arg;
 	struct peers_conf pc = {.id = {.role = ROLE_TOOL,
@@ -162,6 +163,8 @@ static void add_group(const char *group, const struct cluster *c, void *arg)
 				      "Port", (int)m->port, "Weight", (int)m->weight, "State",
 				      state_name(m->state));
 
+		if (o && notes[i].drain)
+			(void)json_object_set_new(o, "Drain", json_true());
 		if (o && peers)
 			add_totals(st, peers, m, o);
 		(void)json_array_append_new(members, o);

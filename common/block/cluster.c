@@ -4,25 +4,34 @@
  *
  * Wire form (body of a RING answer), big-endian:
  *	version 8 ‖ number of members 4 ‖ per member, ascending by id:
- *	state 1 ‖ weight 4 ‖ port 2 ‖ id length 1 ‖ addr length 1 ‖ id ‖ addr */
+ *	state 1 ‖ weight 4 ‖ port 2 ‖ id length 1 ‖ addr length 1 ‖ id ‖ addr
+ * When a member has a sub-group, and only to who speaks version 2 of the protocol: the highest bit
+ * of the version is set, and behind each addr: length 1 ‖ sub-group */
 #include "common/block/cluster.h"
 
 #include "common/str.h"
 
 enum { WIRE_HEAD = 12, WIRE_MEMBER = 9 };
+#define WIRE_SUB_GROUPS (UINT64_C(1) << 63)
+
+/* printable, without blanks, and it ends */
+static bool name_valid(const char *s, size_t size, size_t min)
+{
+	size_t n = strnlen(s, size);
+
+	if (n < min || n == size)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)s[i] <= ' ' || s[i] == 127)
+			return false;
+	return true;
+}
 
 bool member_valid(const struct member *m)
 {
-	size_t id = strnlen(m->id, sizeof(m->id)), addr = strnlen(m->addr, sizeof(m->addr));
-
-	if (id == 0 || id == sizeof(m->id) || addr == 0 || addr == sizeof(m->addr))
+	if (!name_valid(m->id, sizeof(m->id), 1) || !name_valid(m->addr, sizeof(m->addr), 1) ||
+	    !name_valid(m->sub_group, sizeof(m->sub_group), 0))
 		return false;
-	for (size_t i = 0; i < id; i++)
-		if ((unsigned char)m->id[i] <= ' ' || m->id[i] == 127)
-			return false;
-	for (size_t i = 0; i < addr; i++)
-		if ((unsigned char)m->addr[i] <= ' ' || m->addr[i] == 127)
-			return false;
 	if ((m->addr[0] == '/') != (m->port == 0))
 		return false;
 	return m->weight <= MEMBER_WEIGHT_MAX && m->state >= MEMBER_JOINING &&
@@ -168,11 +177,20 @@ static uint64_t get_be(const uint8_t *p, unsigned bytes)
 	return v;
 }
 
-int cluster_encode(const struct cluster *c, struct str *out)
+static bool has_sub_groups(const struct member *m, size_t n)
 {
+	for (size_t i = 0; i < n; i++)
+		if (m[i].sub_group[0])
+			return true;
+	return false;
+}
+
+int cluster_encode(const struct cluster *c, unsigned version, struct str *out)
+{
+	bool subs = version >= 2 && has_sub_groups(c->members, c->n);
 	uint8_t head[WIRE_HEAD];
 
-	put_be(head, c->version, 8);
+	put_be(head, c->version | (subs ? WIRE_SUB_GROUPS : 0), 8);
 	put_be(head + 8, c->n, 4);
 	str_addn(out, head, sizeof(head));
 	for (size_t i = 0; i < c->n; i++) {
@@ -188,14 +206,20 @@ int cluster_encode(const struct cluster *c, struct str *out)
 		str_addn(out, b, sizeof(b));
 		str_addn(out, m->id, id);
 		str_addn(out, m->addr, addr);
+		if (subs) {
+			uint8_t sub = (uint8_t)strlen(m->sub_group);
+
+			str_addn(out, &sub, 1);
+			str_addn(out, m->sub_group, sub);
+		}
 	}
 	return str_error(out);
 }
 
 /* bytes used, or -EPROTO */
-static ssize_t member_decode(const uint8_t *p, size_t n, struct member *m)
+static ssize_t member_decode(const uint8_t *p, size_t n, bool subs, struct member *m)
 {
-	size_t id, addr;
+	size_t id, addr, used, sub = 0;
 
 	if (n < WIRE_MEMBER)
 		return -EPROTO;
@@ -211,9 +235,18 @@ static ssize_t member_decode(const uint8_t *p, size_t n, struct member *m)
 	m->port = (uint16_t)get_be(p + 5, 2);
 	memcpy(m->id, p + WIRE_MEMBER, id);
 	memcpy(m->addr, p + WIRE_MEMBER + id, addr);
-	if (strlen(m->id) != id || strlen(m->addr) != addr || !member_valid(m))
+	used = WIRE_MEMBER + id + addr;
+	if (subs) {
+		sub = used < n ? p[used] : sizeof(m->sub_group);
+		if (sub >= sizeof(m->sub_group) || n - used - 1 < sub)
+			return -EPROTO;
+		memcpy(m->sub_group, p + used + 1, sub);
+		used += 1 + sub;
+	}
+	if (strlen(m->id) != id || strlen(m->addr) != addr || strlen(m->sub_group) != sub ||
+	    !member_valid(m))
 		return -EPROTO;
-	return (ssize_t)(WIRE_MEMBER + id + addr);
+	return (ssize_t)used;
 }
 
 int cluster_decode(const uint8_t *p, size_t n, struct cluster **ret)
@@ -222,10 +255,13 @@ int cluster_decode(const uint8_t *p, size_t n, struct cluster **ret)
 	struct cluster *c;
 	uint64_t version;
 	size_t count;
+	bool subs;
 
 	if (n < WIRE_HEAD)
 		return -EPROTO;
 	version = get_be(p, 8);
+	subs = version & WIRE_SUB_GROUPS;
+	version &= ~WIRE_SUB_GROUPS;
 	count = (size_t)get_be(p + 8, 4);
 	p += WIRE_HEAD;
 	n -= WIRE_HEAD;
@@ -235,14 +271,14 @@ int cluster_decode(const uint8_t *p, size_t n, struct cluster **ret)
 	if (!m)
 		return -ENOMEM;
 	for (size_t i = 0; i < count; i++) {
-		ssize_t used = member_decode(p, n, &m[i]);
+		ssize_t used = member_decode(p, n, subs, &m[i]);
 
 		if (used < 0 || (i > 0 && member_cmp(&m[i - 1], &m[i]) >= 0))
 			return -EPROTO;
 		p += used;
 		n -= (size_t)used;
 	}
-	if (n != 0)
+	if (n != 0 || (subs && !has_sub_groups(m, count)))
 		return -EPROTO;
 	c = cluster_new(version, m, count);
 	if (!c)

@@ -11,6 +11,7 @@
 enum {
 	MEMBER_ID_MAX = 64,
 	MEMBER_ADDR_MAX = 108,
+	MEMBER_SUB_MAX = 64,
 	CLUSTER_MEMBERS_MAX = 10000,
 	MEMBER_WEIGHT_MAX = 100000
 };
@@ -22,6 +23,7 @@ struct member {
 	uint16_t port;		    /* 0 with a unix socket */
 	uint32_t weight;	    /* 0: serves nothing of the ring; 100 is the unit */
 	enum member_state state;
+	char sub_group[MEMBER_SUB_MAX]; /* the rack or zone; "": none */
 };
 
 struct cluster { /* read only */
@@ -35,7 +37,7 @@ struct cluster { /* read only */
 };
 
 /* what came from outside: id and addr are printable texts that end, a socket path has port 0 and
- * nothing else has, weight and state are in range */
+ * nothing else has, weight and state are in range, a sub-group is printable */
 bool member_valid(const struct member *m);
 /* copies members (valid, ids unique); NULL: no memory */
 struct cluster *cluster_new(uint64_t version, const struct member *members, size_t n);
@@ -47,9 +49,10 @@ size_t cluster_find_holders(const struct cluster *c, const struct block_key *k, 
 			    size_t max);
 /* index of the member with this id, or -1 */
 int cluster_index(const struct cluster *c, const char *id);
-/* RING answers: appends the wire form / reads it. -EPROTO */
+/* RING answers: appends the wire form for who speaks this version of the protocol (1 knows no
+ * sub-groups) / reads either. -EPROTO */
 struct str;
-int cluster_encode(const struct cluster *c, struct str *out);
+int cluster_encode(const struct cluster *c, unsigned version, struct str *out);
 int cluster_decode(const uint8_t *p, size_t n, struct cluster **ret);
 
 /* where the current snapshot hangs */

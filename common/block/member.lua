@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The registry of a group's members: one call of a member (beat, leave), of one who only asks
--- (fetch), or of status (peek, which changes nothing). Judges who lapsed, by Redis's own clock.
+-- (fetch), of status (peek, which changes nothing), or of one who asks a
+-- member to leave or takes that back (wish: record 1 or empty). Judges who lapsed, by Redis's own clock.
 --
 -- KEYS  1 setting
 --       2 _gen
@@ -9,20 +10,32 @@
 --       5 seen      zset id by ms of the last heartbeat
 --       6 state     hash, see below
 --       7 _groups   set of names
+--       8 notes     hash "drain id" -> 1: asked to leave; "progress id" -> "moved to_move"
 -- ARGV  1 mode  2 the caller's ring version  3 group  4 id  5 record
+--       6 kind      of a beat: first (of a process: state and weight of a record that is there
+--                   stay), forced (no rule applies to the state); of a beat or leave: same (only
+--                   if the ring version is the caller's; a beat is a sign of life all the same)
+--       7 slowed    1: the object store told the member to slow down
+--       8 progress  "moved to_move", or empty
 -- state ver             ring version
 --       floor           changes up to this version are forgotten, who knows less gets the full list
 --       any             ms of the last call
 --       epoch           no clock of a member started before
 --       settle          until then the list is being rebuilt, nobody who has one gets another
 --       window, lapsed  how many lapsed since when
--- reply {0} no volume | {1, gen, ver, kind, id, record, id, record, ...}
---       kind 0 nothing new, 1 changes (an empty record: gone), 2 everybody
+--       slowed          ms of the last time that a member was told to slow down
+-- reply {0} no volume | {1, gen, ver, kind, drain, slowed_ago, count, id, record, id, record, ...}
+--       kind 0 nothing new, 1 changes (an empty record: gone), 2 everybody; drain 1: this member is
+--       asked to leave; slowed_ago in ms, -1 never; count of the members
+-- A new member is joining (1); it is active (2) at once when nobody is active or draining (3). One
+-- that lapsed and comes back says that it is active, and is joining all the same: others have
+-- served its keys meanwhile.
 if redis.replicate_commands then pcall(redis.replicate_commands) end
 
 local SILENT, PAUSE, WINDOW, SETTLE = 5000, 2000, 5000, 3000
 local REMEMBERED, DELTA, MEMBERS = 1024, 500, 10000
 local mode, theirs, group, id, record = ARGV[1], tonumber(ARGV[2]) or 0, ARGV[3], ARGV[4], ARGV[5]
+local how, slowed, progress = ARGV[6], ARGV[7], ARGV[8]
 if redis.call('EXISTS', KEYS[1]) == 0 then return {0} end
 
 local gen = redis.call('GET', KEYS[2]) or ''
@@ -36,7 +49,9 @@ local settle, window, lapsed = st.settle or 0, st.window or 0, st.lapsed or 0
 local count = redis.call('HLEN', KEYS[3])
 
 local function list(kind, full, since)
-	local r = {1, gen, string.format('%.0f', ver), kind}
+	local drain = id ~= '' and redis.call('HEXISTS', KEYS[8], 'drain ' .. id) or 0
+	local ago = st.slowed and math.max(0, now - st.slowed) or -1
+	local r = {1, gen, string.format('%.0f', ver), kind, drain, ago, redis.call('HLEN', KEYS[3])}
 	if full then
 		local all = redis.call('HGETALL', KEYS[3])
 		for i = 1, #all do r[#r + 1] = all[i] end
@@ -52,6 +67,9 @@ end
 if mode == 'peek' then return list(2, true) end
 if mode == 'beat' and count >= MEMBERS and redis.call('HEXISTS', KEYS[3], id) == 0 then
 	return redis.error_reply('ERRNO 28')
+end
+if mode == 'wish' and redis.call('HEXISTS', KEYS[3], id) == 0 then
+	return redis.error_reply('ERRNO 2')
 end
 
 -- from here on nothing fails
@@ -79,16 +97,56 @@ if now - any > PAUSE or any - now > 1000 then
 	end
 end
 
+local function gone(m)
+	redis.call('ZREM', KEYS[5], m)
+	redis.call('HDEL', KEYS[8], 'drain ' .. m, 'progress ' .. m)
+	if redis.call('HDEL', KEYS[3], m) == 1 then change(m) end
+end
+
+-- somebody whose keys a new member has to copy first
+local function anybody()
+	for _, r in ipairs(redis.call('HVALS', KEYS[3])) do
+		if string.find(r, '^[23] ') then return true end
+	end
+	return false
+end
+
+-- the record as it is written: what the member says, and the rules
+local function admitted()
+	local have = redis.call('HGET', KEYS[3], id)
+	if how == 'same' and (theirs ~= ver or not have) then return have or record end
+	if how == 'forced' then return record end
+	local kept = how == 'first' and have and string.match(have, '^[23] %d+ ')
+	if kept then record = kept .. string.match(record, '^%d+ %d+ (.*)$') end
+	local state, rest = string.match(record, '^(%d+)( .*)$')
+	if have and string.sub(have, 1, 2) == state .. ' ' and state ~= '1' then return record end
+	if state == '1' and record ~= have and not anybody() then return '2' .. rest end
+	if state == '2' and not have and now >= settle and anybody() then return '1' .. rest end
+	return record
+end
+
 if mode == 'beat' then
-	if redis.call('HGET', KEYS[3], id) ~= record then
-		redis.call('HSET', KEYS[3], id, record)
+	local r = admitted()
+	if redis.call('HGET', KEYS[3], id) ~= r then
+		redis.call('HSET', KEYS[3], id, r)
 		change(id)
 	end
 	redis.call('ZADD', KEYS[5], now, id)
 	redis.call('SADD', KEYS[7], group)
-elseif mode == 'leave' and redis.call('HDEL', KEYS[3], id) == 1 then
-	redis.call('ZREM', KEYS[5], id)
-	change(id)
+	if progress ~= '' then
+		redis.call('HSET', KEYS[8], 'progress ' .. id, progress)
+	else
+		redis.call('HDEL', KEYS[8], 'progress ' .. id)
+	end
+	if slowed == '1' then
+		st.slowed = now
+		redis.call('HSET', KEYS[6], 'slowed', string.format('%.0f', now))
+	end
+elseif mode == 'leave' and (how ~= 'same' or theirs == ver) then
+	gone(id)
+elseif mode == 'wish' then
+	if record == '1' then redis.call('HSET', KEYS[8], 'drain ' .. id, 1)
+	else redis.call('HDEL', KEYS[8], 'drain ' .. id) end
 end
 
 -- who is silent lapses, a few at a time
@@ -96,11 +154,10 @@ if epoch <= now - SILENT then
 	if now - window >= WINDOW then window, lapsed = now, 0 end
 	local room = math.max(1, math.floor(count / 10)) - lapsed
 	if room > 0 then
-		local gone = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now - SILENT,
+		local silent = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now - SILENT,
 			'LIMIT', 0, room)
-		for _, m in ipairs(gone) do
-			redis.call('ZREM', KEYS[5], m)
-			if redis.call('HDEL', KEYS[3], m) == 1 then change(m) end
+		for _, m in ipairs(silent) do
+			gone(m)
 			lapsed = lapsed + 1
 		end
 	end

@@ -11,7 +11,8 @@
 
 EMBED(member_lua, "common/block/member.lua");
 
-enum { GROUP_MAX = MSG_NAME_MAX, KEYS = 7, ARGS = 5, RECORD_MAX = MEMBER_ADDR_MAX + 48, FIRST = 4 };
+enum { GROUP_MAX = MSG_NAME_MAX, KEYS = 8, ARGS = 8, FIRST = 7 };
+enum { RECORD_MAX = MEMBER_ADDR_MAX + MEMBER_SUB_MAX + 48, PROGRESS_MAX = 48 };
 enum { KEY_MAX = REDIS_PREFIX_MAX + GROUP_MAX + 32 };
 
 struct registry {
@@ -19,7 +20,7 @@ struct registry {
 	struct redis_script script;
 	char group[GROUP_MAX + 1];
 	char setting[KEY_MAX], gen[KEY_MAX], groups[KEY_MAX];
-	char members[KEY_MAX], versions[KEY_MAX], seen[KEY_MAX], state[KEY_MAX];
+	char members[KEY_MAX], versions[KEY_MAX], seen[KEY_MAX], state[KEY_MAX], notes[KEY_MAX];
 };
 
 static bool group_valid(const char *group)
@@ -56,6 +57,7 @@ int registry_new(struct redis *r, const char *group, struct registry **ret)
 	snprintf(g->versions, sizeof(g->versions), "%s_group:%s:versions", p, group);
 	snprintf(g->seen, sizeof(g->seen), "%s_group:%s:seen", p, group);
 	snprintf(g->state, sizeof(g->state), "%s_group:%s:state", p, group);
+	snprintf(g->notes, sizeof(g->notes), "%s_group:%s:notes", p, group);
 	snprintf(g->setting, sizeof(g->setting), "%ssetting", p);
 	snprintf(g->gen, sizeof(g->gen), "%s_gen", p);
 	snprintf(g->groups, sizeof(g->groups), "%s_groups", p);
@@ -76,11 +78,11 @@ static void registry_freep(struct registry **g)
 	registry_free(*g);
 }
 
-/* "state weight port addr" */
+/* "state weight port addr", and " sub-group" when there is one */
 static void record_print(const struct member *m, char ret[RECORD_MAX])
 {
-	snprintf(ret, RECORD_MAX, "%d %" PRIu32 " %u %s", (int)m->state, m->weight,
-		 (unsigned)m->port, m->addr);
+	snprintf(ret, RECORD_MAX, "%d %" PRIu32 " %u %s%s%s", (int)m->state, m->weight,
+		 (unsigned)m->port, m->addr, m->sub_group[0] ? " " : "", m->sub_group);
 }
 
 static int record_number(const char **p, uint64_t max, uint64_t *ret)
@@ -100,6 +102,7 @@ static int record_parse(const char *id, const char *record, struct member *ret)
 {
 	struct member m = {.port = 0};
 	uint64_t state, weight, port;
+	const char *sub;
 	int n;
 
 	if (record_number(&record, MEMBER_DRAINING, &state) < 0 ||
@@ -112,7 +115,14 @@ static int record_parse(const char *id, const char *record, struct member *ret)
 	n = snprintf(m.id, sizeof(m.id), "%s", id);
 	if (n < 0 || (size_t)n >= sizeof(m.id))
 		return -EINVAL;
-	n = snprintf(m.addr, sizeof(m.addr), "%s", record);
+	sub = strchr(record, ' ');
+	if (sub) {
+		n = snprintf(m.sub_group, sizeof(m.sub_group), "%s", sub + 1);
+		if (n <= 0 || (size_t)n >= sizeof(m.sub_group))
+			return -EINVAL;
+	}
+	n = snprintf(m.addr, sizeof(m.addr), "%.*s",
+		     (int)(sub ? (size_t)(sub - record) : strlen(record)), record);
 	if (n < 0 || (size_t)n >= sizeof(m.addr) || !member_valid(&m))
 		return -EINVAL;
 	*ret = m;
@@ -210,7 +220,7 @@ static int answer_apply(const struct redis_reply *reply, uint64_t version, int64
 }
 
 static int answer_read(const struct redis_reply *reply, struct cluster **io,
-		       struct generation *ret_gen)
+		       struct generation *ret_gen, struct registry_beat *ret_beat)
 {
 	struct generation gen = {{0}};
 	const char *text, *version;
@@ -225,76 +235,152 @@ static int answer_read(const struct redis_reply *reply, struct cluster **io,
 		return -EPROTO;
 	memcpy(gen.b, text, n);
 	version = redis_reply_str(redis_reply_at(reply, 2), &n);
-	if (!version || parse_u64(version, UINT64_MAX, &v) < 0 || redis_reply_len(reply) % 2)
+	if (!version || parse_u64(version, UINT64_MAX, &v) < 0 || redis_reply_len(reply) < FIRST ||
+	    (redis_reply_len(reply) - FIRST) % 2)
 		return -EPROTO;
+	if (ret_beat) {
+		int64_t ago = redis_reply_int(redis_reply_at(reply, 5));
+
+		ret_beat->drain = redis_reply_int(redis_reply_at(reply, 4)) != 0;
+		ret_beat->slowed_ago_us = ago < 0 ? UINT64_MAX : (uint64_t)ago * 1000;
+		ret_beat->members = (unsigned)redis_reply_int(redis_reply_at(reply, 6));
+	}
 	r = answer_apply(reply, v, redis_reply_int(redis_reply_at(reply, 3)), io);
 	if (r == 0)
 		*ret_gen = gen;
 	return r;
 }
 
-static int registry_call(struct registry *g, uint64_t deadline_us, const char *mode, const char *id,
-			 const char *record, struct cluster **io, struct generation *ret_gen)
+/* what travels to the script beside the registry's keys */
+struct call {
+	const char *mode, *id, *record, *kind;
+	struct registry_beat *beat; /* NULL: no heartbeat */
+};
+
+static int registry_call(struct registry *g, uint64_t deadline_us, const struct call *call,
+			 struct cluster **io, struct generation *ret_gen)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	char version[24];
-	const char *argv[KEYS + ARGS] = {g->setting, g->gen,   g->members, g->versions,
-					 g->seen,    g->state, g->groups,  mode,
-					 version,    g->group, id,	   record};
+	const struct registry_beat *b = call->beat;
+	char version[24], progress[PROGRESS_MAX] = "";
+	const char *argv[KEYS + ARGS] = {
+		g->setting, g->gen,    g->members,   g->versions, g->seen,
+		g->state,   g->groups, g->notes,     call->mode,  version,
+		g->group,   call->id,  call->record, call->kind,  b && b->slowed ? "1" : "",
+		progress};
 	size_t lens[KEYS + ARGS];
 	int r;
 
 	snprintf(version, sizeof(version), "%" PRIu64, *io ? (*io)->version : 0);
+	if (b && b->to_move)
+		snprintf(progress, sizeof(progress), "%" PRIu64 " %" PRIu64, b->moved, b->to_move);
 	for (unsigned i = 0; i < KEYS + ARGS; i++)
 		lens[i] = strlen(argv[i]);
 	r = redis_eval(g->redis, deadline_us, &g->script, KEYS, KEYS + ARGS, argv, lens, &reply);
-	return r < 0 ? r : answer_read(reply, io, ret_gen);
+	return r < 0 ? r : answer_read(reply, io, ret_gen, call->beat);
 }
 
-int registry_heartbeat(struct registry *g, uint64_t deadline_us, const struct member *self,
+int registry_heartbeat(struct registry *g, uint64_t deadline_us, struct registry_beat *beat,
 		       struct cluster **io, struct generation *ret_gen)
 {
+	static const char *const kinds[] = {"", "first", "forced", "same"};
 	char record[RECORD_MAX];
+	struct call call = {"beat", beat->self->id, record, kinds[beat->kind], beat};
 
-	if (!member_valid(self))
+	if (!member_valid(beat->self))
 		return -EINVAL;
-	record_print(self, record);
-	return registry_call(g, deadline_us, "beat", self->id, record, io, ret_gen);
+	record_print(beat->self, record);
+	return registry_call(g, deadline_us, &call, io, ret_gen);
 }
 
 int registry_fetch(struct registry *g, uint64_t deadline_us, struct cluster **io,
 		   struct generation *ret_gen)
 {
-	return registry_call(g, deadline_us, "fetch", "", "", io, ret_gen);
+	const struct call call = {"fetch", "", "", "", NULL};
+
+	return registry_call(g, deadline_us, &call, io, ret_gen);
 }
 
-int registry_leave(struct registry *g, uint64_t deadline_us, const char *id)
+int registry_leave(struct registry *g, uint64_t deadline_us, const char *id, struct cluster **io)
 {
+	const struct call call = {"leave", id, "", io ? "same" : "", NULL};
 	struct cluster *none = NULL;
 	struct generation gen;
-	int r = registry_call(g, deadline_us, "leave", id, "", &none, &gen);
+	int r = registry_call(g, deadline_us, &call, io ? io : &none, &gen);
 
 	cluster_unref(none);
 	return r;
 }
 
-int registry_each(struct redis *r, uint64_t deadline_us,
-		  void (*fn)(const char *group, const struct cluster *c, void *arg), void *arg)
+int registry_wish(struct registry *g, uint64_t deadline_us, const char *id, bool drain)
+{
+	const struct call call = {"wish", id, drain ? "1" : "", "", NULL};
+	struct cluster *none = NULL;
+	struct generation gen;
+	int r = registry_call(g, deadline_us, &call, &none, &gen);
+
+	cluster_unref(none);
+	return r;
+}
+
+/* --- status --- */
+
+/* "drain id" or "progress id" and its value, of a member of c; others are left out */
+static void note_read(const struct cluster *c, const char *field, const char *value,
+		      struct registry_note *notes)
+{
+	const char *id = strchr(field, ' ');
+	int i = id ? cluster_index(c, id + 1) : -1;
+
+	if (i < 0)
+		return;
+	if (strncmp(field, "drain ", 6) == 0)
+		notes[i].drain = true;
+	else if (record_number(&value, UINT64_MAX, &notes[i].moved) < 0 ||
+		 parse_u64(value, UINT64_MAX, &notes[i].to_move) < 0)
+		notes[i].moved = notes[i].to_move = 0;
+}
+
+static int notes_get(struct registry *g, uint64_t deadline_us, const struct cluster *c,
+		     struct registry_note **ret)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	_cleanup_(freep) struct registry_note *notes = calloc(c->n + 1, sizeof(*notes));
+	int r = notes ? redis_once(g->redis, deadline_us, &reply, "HGETALL %s", g->notes) : -ENOMEM;
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i + 1 < redis_reply_len(reply); i += 2) {
+		const char *field = redis_reply_str(redis_reply_at(reply, i), NULL);
+		const char *value = redis_reply_str(redis_reply_at(reply, i + 1), NULL);
+
+		if (field && value)
+			note_read(c, field, value, notes);
+	}
+	*ret = TAKE_PTR(notes);
+	return 0;
+}
+
+int registry_each(struct redis *r, uint64_t deadline_us, registry_each_fn *fn, void *arg)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *names = NULL;
 	int rc = redis_once(r, deadline_us, &names, "SMEMBERS %s_groups", redis_prefix(r));
 
 	for (size_t i = 0; rc == 0 && i < redis_reply_len(names); i++) {
+		const struct call peek = {"peek", "", "", "", NULL};
 		_cleanup_(registry_freep) struct registry *g = NULL;
+		_cleanup_(freep) struct registry_note *notes = NULL;
 		const char *name = redis_reply_str(redis_reply_at(names, i), NULL);
 		struct cluster *c = NULL;
 		struct generation gen;
 
 		if (!name || registry_new(r, name, &g) < 0)
 			continue;
-		rc = registry_call(g, deadline_us, "peek", "", "", &c, &gen);
+		rc = registry_call(g, deadline_us, &peek, &c, &gen);
 		if (rc == 0 && c)
-			fn(name, c, arg);
+			rc = notes_get(g, deadline_us, c, &notes);
+		if (rc == 0 && c)
+			fn(name, c, notes, arg);
 		cluster_unref(c);
 	}
 	return rc;

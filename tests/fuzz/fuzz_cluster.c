@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 
 	if (n > 65536 || cluster_decode(p, n, &c) < 0)
 		return 0;
-	if (cluster_encode(c, &s) == 0)
+	if (cluster_encode(c, 2, &s) == 0)
 		assert(s.len == n && memcmp(s.s, p, n) == 0);
 	str_fini(&s);
 	cluster_unref(c);

@@ -87,7 +87,7 @@ static void cluster_wire_form_round_trip(void **state)
 	struct str s = STR_INIT;
 
 	(void)state;
-	assert_int_equal(cluster_encode(c, &s), 0);
+	assert_int_equal(cluster_encode(c, 2, &s), 0);
 	assert_int_equal(cluster_decode((uint8_t *)s.s, s.len, &d), 0);
 	assert_int_equal(d->version, c->version);
 	assert_int_equal(d->n, c->n);
@@ -103,6 +103,34 @@ static void cluster_wire_form_round_trip(void **state)
 	str_fini(&s);
 }
 
+static void cluster_tells_sub_groups_to_who_knows_them(void **state)
+{
+	struct member m[] = {member("a", MEMBER_ACTIVE, 100), member("b", MEMBER_ACTIVE, 100)};
+	struct cluster *c, *d = NULL;
+	struct str old = STR_INIT, s = STR_INIT;
+
+	(void)state;
+	snprintf(m[1].sub_group, sizeof(m[1].sub_group), "rack-7");
+	c = cluster_new(5, m, 2);
+	assert_int_equal(cluster_encode(c, 2, &s), 0);
+	assert_int_equal(cluster_decode((uint8_t *)s.s, s.len, &d), 0);
+	assert_int_equal(d->version, 5);
+	assert_string_equal(d->members[0].sub_group, "");
+	assert_string_equal(d->members[1].sub_group, "rack-7");
+	cluster_unref(TAKE_PTR(d));
+	for (size_t n = 0; n < s.len; n++)
+		assert_int_equal(cluster_decode((uint8_t *)s.s, n, &d), -EPROTO);
+	/* version 1: the same bytes as ever */
+	assert_int_equal(cluster_encode(c, 1, &old), 0);
+	assert_int_equal(s.len, old.len + 1 + 1 + strlen("rack-7"));
+	assert_int_equal(cluster_decode((uint8_t *)old.s, old.len, &d), 0);
+	assert_string_equal(d->members[1].sub_group, "");
+	cluster_unref(d);
+	cluster_unref(c);
+	str_fini(&old);
+	str_fini(&s);
+}
+
 static void cluster_decode_refuses_what_is_cut_or_changed(void **state)
 {
 	struct cluster *c = three(), *d = NULL;
@@ -110,7 +138,7 @@ static void cluster_decode_refuses_what_is_cut_or_changed(void **state)
 	uint8_t *p;
 
 	(void)state;
-	assert_int_equal(cluster_encode(c, &s), 0);
+	assert_int_equal(cluster_encode(c, 2, &s), 0);
 	p = (uint8_t *)s.s;
 	for (size_t n = 0; n < s.len; n++)
 		assert_int_equal(cluster_decode(p, n, &d), -EPROTO);
@@ -161,6 +189,7 @@ int main(void)
 		cmocka_unit_test(cluster_rings_follow_states),
 		cmocka_unit_test(cluster_without_members),
 		cmocka_unit_test(cluster_wire_form_round_trip),
+		cmocka_unit_test(cluster_tells_sub_groups_to_who_knows_them),
 		cmocka_unit_test(cluster_decode_refuses_what_is_cut_or_changed),
 		cmocka_unit_test(cluster_view_swaps_whole),
 	};

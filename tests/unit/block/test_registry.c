@@ -78,12 +78,19 @@ static struct member member(unsigned i)
 	return m;
 }
 
+static int say(struct registry *g, const struct member *m, enum beat_kind kind, struct cluster **io)
+{
+	struct registry_beat b = {.self = m, .kind = kind};
+	struct generation gen;
+
+	return registry_heartbeat(g, soon(), &b, io, &gen);
+}
+
 static int beat(struct registry *g, unsigned i, struct cluster **io)
 {
 	struct member m = member(i);
-	struct generation gen;
 
-	return registry_heartbeat(g, soon(), &m, io, &gen);
+	return say(g, &m, BEAT_FORCED, io);
 }
 
 static int fetch(struct registry *g, struct cluster **io)
@@ -116,6 +123,7 @@ static void registry_joins_and_tells_changes(void **state)
 	struct registry *g = *state;
 	struct cluster *a = NULL, *b = NULL, *same;
 	struct member m = member(2);
+	struct registry_beat beats = {.slowed = false};
 	struct generation gen;
 
 	assert_int_equal(beat(g, 1, &a), 0);
@@ -137,15 +145,16 @@ static void registry_joins_and_tells_changes(void **state)
 	m.weight = 300;
 	m.state = MEMBER_DRAINING;
 	cmd("SET _gen %s", "12345678");
-	assert_int_equal(registry_heartbeat(g, soon(), &m, &b, &gen), 0);
+	beats.self = &m;
+	assert_int_equal(registry_heartbeat(g, soon(), &beats, &b, &gen), 0);
 	assert_memory_equal(gen.b, "12345678", 8);
 	assert_true(b->version > a->version);
 	assert_int_equal(fetch(g, &a), 0);
 	assert_int_equal(a->members[1].weight, 300);
 	assert_int_equal(a->members[1].state, MEMBER_DRAINING);
 
-	assert_int_equal(registry_leave(g, soon(), "m2"), 0);
-	assert_int_equal(registry_leave(g, soon(), "m2"), 0);
+	assert_int_equal(registry_leave(g, soon(), "m2", NULL), 0);
+	assert_int_equal(registry_leave(g, soon(), "m2", NULL), 0);
 	assert_int_equal(fetch(g, &a), 0);
 	assert_int_equal(a->n, 1);
 	assert_int_equal(fetch(g, &b), 0);
@@ -224,7 +233,7 @@ static void registry_never_goes_back_G11(void **state)
 	for (unsigned i = 1; i <= 4; i++)
 		assert_int_equal(beat(g, i, &c), 0);
 	for (unsigned i = 0; i < 5; i++) {
-		assert_int_equal(registry_leave(g, soon(), "m4"), 0);
+		assert_int_equal(registry_leave(g, soon(), "m4", NULL), 0);
 		assert_int_equal(beat(g, 4, &c), 0);
 	}
 	version = c->version;
@@ -285,7 +294,7 @@ static void registry_forgets_old_changes_but_nobody_misses_any(void **state)
 			char id[16];
 
 			snprintf(id, sizeof(id), "m%u", i);
-			assert_int_equal(registry_leave(g, soon(), id), 0);
+			assert_int_equal(registry_leave(g, soon(), id, NULL), 0);
 		}
 		if (i == 1150) {
 			assert_int_equal(fetch(g, &mid), 0);
@@ -320,10 +329,12 @@ static void registry_survives_records_that_are_not_ours(void **state)
 	drop(&c);
 }
 
-static void count_group(const char *group, const struct cluster *c, void *arg)
+static void count_group(const char *group, const struct cluster *c,
+			const struct registry_note *notes, void *arg)
 {
 	size_t *n = arg;
 
+	assert_false(notes[0].drain);
 	assert_true(strcmp(group, "g") == 0 || strcmp(group, "other:one") == 0);
 	n[group[0] == 'g'] = c->n;
 }
