@@ -4,22 +4,20 @@
  * wiping. */
 #include "common/block/hello.h"
 
-#include <ctype.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include "common/tls.h"
+
 static const char DAEMON[] = "daemon", ASKER[] = "asker";
 
-/* HMAC(secret, who ‖ asker's hello ‖ daemon's hello) */
-static int hello_hmac(const struct secret *s, const char *who, const struct hello_state *st,
-		      bool mine_first, uint8_t ret[MSG_HMAC])
+/* HMAC(secret, who ‖ asker's hello ‖ daemon's hello ‖ the TLS session's binding) */
+static int hello_hmac(const struct secret *s, const char *who, const struct hello_id *id,
+		      const struct hello_state *st, bool mine_first, uint8_t ret[MSG_HMAC])
 {
-	uint8_t all[sizeof(DAEMON) + 2 * MSG_HELLO_MAX];
+	uint8_t all[sizeof(DAEMON) + 2 * MSG_HELLO_MAX + TLS_BINDING];
 	const uint8_t *a = mine_first ? st->mine : st->theirs;
 	const uint8_t *b = mine_first ? st->theirs : st->mine;
 	size_t an = mine_first ? st->mine_len : st->theirs_len;
@@ -30,9 +28,53 @@ static int hello_hmac(const struct secret *s, const char *who, const struct hell
 	memcpy(all, who, n);
 	memcpy(all + n, a, an);
 	memcpy(all + n + an, b, bn);
-	if (!HMAC(EVP_sha256(), s->b, (int)s->len, all, n + an + bn, ret, &len) || len != MSG_HMAC)
+	n += an + bn;
+	if (id->binding) {
+		memcpy(all + n, id->binding, TLS_BINDING);
+		n += TLS_BINDING;
+	}
+	if (!HMAC(EVP_sha256(), s->b, (int)s->len, all, n, ret, &len) || len != MSG_HMAC)
 		return -EACCES;
 	return 0;
+}
+
+/* which of our secrets the other side proved; NULL: none. Each is looked at, in constant time. */
+static const struct secret *hello_proved(const struct hello_id *id, const char *who,
+					 const struct hello_state *st, bool mine_first,
+					 const uint8_t proof[MSG_HMAC])
+{
+	const struct secret *found = NULL;
+	uint8_t want[MSG_HMAC];
+
+	for (const struct secret *s = id->secret; s; s = s->next)
+		if (hello_hmac(s, who, id, st, mine_first, want) == 0 &&
+		    CRYPTO_memcmp(proof, want, MSG_HMAC) == 0 && !found)
+			found = s;
+	return found;
+}
+
+/* names a secret to who has it, and tells nothing about it that the proofs do not */
+static int secret_id(const struct secret *s, uint8_t ret[HELLO_KEY_ID])
+{
+	uint8_t mac[MSG_HMAC];
+	unsigned len = MSG_HMAC;
+
+	if (!HMAC(EVP_sha256(), s->b, (int)s->len, (const uint8_t *)"stoke key id", 12, mac, &len))
+		return -EACCES;
+	memcpy(ret, mac, HELLO_KEY_ID);
+	return 0;
+}
+
+/* the one that the asker names, else the first */
+static const struct secret *secret_named(const struct secret *first, const struct msg_hello *h)
+{
+	uint8_t id[HELLO_KEY_ID];
+
+	for (const struct secret *s = first; s; s = s->next)
+		if (secret_id(s, id) == 0 &&
+		    memcmp(id, h->nonce + MSG_NONCE - HELLO_KEY_ID, HELLO_KEY_ID) == 0)
+			return s;
+	return first;
 }
 
 static int hello_fill(const struct hello_id *id, uint8_t vmin, uint8_t vmax, struct msg_hello *h)
@@ -76,6 +118,9 @@ size_t hello_ask(const struct hello_id *id, struct hello_state *st, uint8_t *bod
 	memset(st, 0, sizeof(*st));
 	if (hello_fill(id, HELLO_VERSION_MIN, HELLO_VERSION_MAX, &h) < 0)
 		return 0;
+	/* to a daemon of version 1 this is part of the nonce, whose other bytes are enough */
+	if (id->secret && secret_id(id->secret, h.nonce + MSG_NONCE - HELLO_KEY_ID) < 0)
+		return 0;
 	st->mine_len = msg_hello_encode(&h, st->mine);
 	memcpy(body, st->mine, st->mine_len);
 	return st->mine_len;
@@ -85,7 +130,7 @@ int hello_prove(const struct hello_id *id, struct hello_state *st, const uint8_t
 		uint8_t proof[MSG_HMAC])
 {
 	static const uint8_t zero[MSG_HMAC];
-	uint8_t want[MSG_HMAC];
+	const struct secret *s;
 	struct msg_welcome w;
 	ssize_t used = msg_welcome_decode(body, n, &w);
 	int r;
@@ -102,12 +147,8 @@ int hello_prove(const struct hello_id *id, struct hello_state *st, const uint8_t
 	memset(proof, 0, MSG_HMAC);
 	if (!id->secret)
 		return CRYPTO_memcmp(w.hmac, zero, MSG_HMAC) == 0 ? 0 : -EACCES;
-	r = hello_hmac(id->secret, DAEMON, st, true, want);
-	if (r < 0)
-		return r;
-	if (CRYPTO_memcmp(w.hmac, want, MSG_HMAC) != 0)
-		return -EACCES;
-	return hello_hmac(id->secret, ASKER, st, true, proof);
+	s = hello_proved(id, DAEMON, st, true, w.hmac);
+	return s ? hello_hmac(s, ASKER, id, st, true, proof) : -EACCES;
 }
 
 int hello_answer(const struct hello_id *id, struct hello_state *st, const uint8_t *body, size_t n,
@@ -133,7 +174,7 @@ int hello_answer(const struct hello_id *id, struct hello_state *st, const uint8_
 		return r;
 	st->mine_len = msg_hello_encode(&w.hello, st->mine);
 	if (id->secret) {
-		r = hello_hmac(id->secret, DAEMON, st, false, w.hmac);
+		r = hello_hmac(secret_named(id->secret, &h), DAEMON, id, st, false, w.hmac);
 		if (r < 0)
 			return r;
 	}
@@ -145,101 +186,7 @@ int hello_answer(const struct hello_id *id, struct hello_state *st, const uint8_
 int hello_verify(const struct hello_id *id, const struct hello_state *st, const uint8_t *proof,
 		 size_t n)
 {
-	uint8_t want[MSG_HMAC];
-	int r;
-
 	if (!id->secret || n != MSG_HMAC || st->theirs_len == 0 || st->mine_len == 0)
 		return -EACCES;
-	r = hello_hmac(id->secret, ASKER, st, false, want);
-	if (r < 0)
-		return r;
-	return CRYPTO_memcmp(proof, want, MSG_HMAC) == 0 ? 0 : -EACCES;
-}
-
-static int secret_read(const char *file, char *buf, size_t cap, size_t *ret_n, struct str *err)
-{
-	_cleanup_(closep) int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-	struct stat st;
-	size_t n = 0;
-
-	if (fd < 0 || fstat(fd, &st) < 0) {
-		int e = errno;
-
-		str_addf(err, "group secret %s: %s", file, strerror(e));
-		return -e;
-	}
-	if (st.st_mode & S_IRWXO) {
-		str_addf(err, "group secret %s can be read by others: chmod o= %s", file, file);
-		return -EACCES;
-	}
-	while (n < cap) {
-		ssize_t r = read(fd, buf + n, cap - n);
-
-		if (r < 0 && errno == EINTR)
-			continue;
-		if (r < 0) {
-			int e = errno;
-
-			str_addf(err, "group secret %s: %s", file, strerror(e));
-			return -e;
-		}
-		if (r == 0)
-			break;
-		n += (size_t)r;
-	}
-	*ret_n = n;
-	return 0;
-}
-
-int secret_load(const char *file, struct secret *ret, struct str *err)
-{
-	char buf[HELLO_SECRET_MAX + 2];
-	const char *from = file ? file : "STOKE_GROUP_SECRET";
-	size_t n = 0;
-	int r = 0;
-
-	if (file) {
-		r = secret_read(file, buf, sizeof(buf), &n, err);
-	} else {
-		const char *env = getenv("STOKE_GROUP_SECRET");
-
-		if (!env) {
-			str_add(err, "a group over TCP needs a secret: give --group-secret-file or "
-				     "the environment variable STOKE_GROUP_SECRET");
-			return -ENOENT;
-		}
-		n = strnlen(env, sizeof(buf));
-		memcpy(buf, env, n);
-	}
-	while (r == 0 && n > 0 && isspace((unsigned char)buf[n - 1]))
-		n--;
-	if (r == 0 && (n < HELLO_SECRET_MIN || n > HELLO_SECRET_MAX)) {
-		str_addf(err,
-			 "group secret (%s) must have %d to %d bytes; make one with: head -c "
-			 "32 /dev/urandom | base64",
-			 from, HELLO_SECRET_MIN, HELLO_SECRET_MAX);
-		r = -EINVAL;
-	}
-	if (r == 0) {
-		uint8_t *b = malloc(n);
-
-		if (b) {
-			memcpy(b, buf, n);
-			ret->b = b;
-			ret->len = n;
-		} else {
-			r = -ENOMEM;
-		}
-	}
-	OPENSSL_cleanse(buf, sizeof(buf));
-	return r;
-}
-
-void secret_fini(struct secret *s)
-{
-	if (s->b)
-		OPENSSL_cleanse(s->b, s->len);
-	free(s->b);
-	s->b = NULL;
-	s->len = 0;
+	return hello_proved(id, ASKER, st, false, proof) ? 0 : -EACCES;
 }

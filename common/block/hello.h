@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The handshake: mutual HMAC-SHA256 with the group secret over role, versions, volume, group, node
- * ids and both nonces. Pure but for random nonces.
+ * ids and both nonces, and over TLS what binds it to the session. Pure but for random nonces.
  *
- *	asker  -> HELLO		msg_hello, nonce A
+ *	asker  -> HELLO		msg_hello, nonce A; its last HELLO_KEY_ID bytes tell which secret
+ *				the asker has, so that the daemon proves with that one
  *	daemon -> WELCOME	msg_hello with the chosen version, nonce B;
  *				HMAC(secret, "daemon" ‖ A's body ‖ B's body)
  *	asker  -> PROOF		HMAC(secret, "asker" ‖ A's body ‖ B's body); answered OK or DENIED
@@ -11,31 +12,22 @@
 #ifndef STOKE_COMMON_BLOCK_HELLO_H
 #define STOKE_COMMON_BLOCK_HELLO_H
 
+#include "common/block/keys.h"
 #include "common/hash.h"
-#include "common/str.h"
 #include "proto/msg.h"
 
 /* the protocol's versions that are spoken; tests build a program that speaks older ones alone */
 #ifndef HELLO_VERSION_MAX
 #define HELLO_VERSION_MAX 2
 #endif
-enum { HELLO_VERSION_MIN = 1, HELLO_SECRET_MIN = 8, HELLO_SECRET_MAX = 1024 };
-
-struct secret {
-	size_t len;
-	uint8_t *b;
-};
-/* From the file (not readable by others, else -EACCES), else from the environment
- * STOKE_GROUP_SECRET; trailing white space is cut. -ENOENT: neither is given; -EINVAL: shorter than
- * HELLO_SECRET_MIN. err names the way out. */
-int secret_load(const char *file, struct secret *ret, struct str *err);
-void secret_fini(struct secret *s); /* wiped */
+enum { HELLO_VERSION_MIN = 1, HELLO_KEY_ID = 8 };
 
 struct hello_id {
 	uint8_t role;
 	struct hash128 volume;
 	const char *group, *node;
 	const struct secret *secret; /* NULL: unix socket */
+	const uint8_t *binding;	     /* TLS: TLS_BINDING bytes of the session; NULL: plain */
 };
 
 struct hello_state {

@@ -15,7 +15,7 @@
 #include "common/block/blockfile.h"
 #include "common/block/peer.h"
 
-static struct secret group_secret = {16, (uint8_t[]){"0123456789abcdef"}};
+static struct secret group_secret = {.len = 16, .b = (uint8_t[]){"0123456789abcdef"}};
 
 /* --- a daemon --- */
 

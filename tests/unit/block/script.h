@@ -19,7 +19,7 @@
 
 enum { BLOCK = 1 << 20, WAIT_US = 20000000 };
 
-static struct secret good = {16, (uint8_t[]){"0123456789abcdef"}};
+static struct secret good = {.len = 16, .b = (uint8_t[]){"0123456789abcdef"}};
 
 /* --- the daemon --- */
 

@@ -11,8 +11,8 @@
 
 #include "common/block/hello.h"
 
-static struct secret good = {16, (uint8_t[]){"0123456789abcdef"}};
-static struct secret bad = {16, (uint8_t[]){"0123456789abcdeF"}};
+static struct secret good = {.len = 16, .b = (uint8_t[]){"0123456789abcdef"}};
+static struct secret bad = {.len = 16, .b = (uint8_t[]){"0123456789abcdeF"}};
 
 struct talk {
 	struct hello_id asker, daemon;
@@ -179,6 +179,48 @@ static void write_file(const char *path, const char *text, mode_t mode)
 	close(fd);
 }
 
+/* old -> old and new -> new: at every step everybody talks to everybody */
+static void hello_secrets_rotate_without_a_stop_S01(void **state)
+{
+	static const uint8_t a[] = "the old secret", b[] = "the new secret";
+	struct secret old = {.len = 14, .b = (uint8_t *)(uintptr_t)a};
+	struct secret new = {.len = 14, .b = (uint8_t *)(uintptr_t)b};
+	struct secret both = new, third = {.len = 16, .b = good.b};
+	const struct secret *step[] = {&old, &both, &new};
+	struct talk t;
+
+	(void)state;
+	both.next = &old;
+	for (unsigned i = 0; i < 2; i++)
+		for (unsigned k = 0; k < 4; k++) {
+			talk_init(&t, step[i + k % 2], step[i + k / 2]);
+			assert_int_equal(talk_run(&t), 0);
+		}
+	talk_init(&t, &old, &new);
+	assert_int_equal(talk_run(&t), -EACCES);
+	talk_init(&t, &third, &both);
+	assert_int_equal(talk_run(&t), -EACCES);
+}
+
+/* what was said in one TLS session is worth nothing in another */
+static void hello_is_bound_to_its_session_S01(void **state)
+{
+	uint8_t one[TLS_BINDING] = {1}, other[TLS_BINDING] = {2};
+	struct talk t;
+
+	(void)state;
+	talk_init(&t, &good, &good);
+	t.asker.binding = t.daemon.binding = one;
+	assert_int_equal(talk_run(&t), 0);
+	t.daemon.binding = other;
+	assert_int_equal(talk_run(&t), -EACCES);
+	t.asker.binding = NULL;
+	t.daemon.binding = one;
+	assert_int_equal(talk_run(&t), -EACCES);
+	t.daemon.binding = NULL;
+	assert_int_equal(talk_run(&t), 0);
+}
+
 static void secret_from_file_or_environment_S04(void **state)
 {
 	char path[] = "/tmp/stoke-secret-XXXXXX";
@@ -200,6 +242,17 @@ static void secret_from_file_or_environment_S04(void **state)
 	assert_int_equal(secret_load(path, &s, &err), -EACCES);
 	assert_non_null(strstr(str_c(&err), "chmod"));
 	assert_null(strstr(str_c(&err), "horse"));
+	write_file(path, "\n first one \nthe second\n", 0600);
+	assert_int_equal(secret_load(path, &s, &err), 0);
+	assert_memory_equal(s.b, "first one", s.len);
+	assert_memory_equal(s.next->b, "the second", s.next->len);
+	secret_fini(&s);
+	write_file(path, "first one\nthe second\nthe third\n", 0600);
+	assert_int_equal(secret_load(path, &s, &err), -EINVAL);
+	write_file(path, "first one\nshort\n", 0600);
+	assert_int_equal(secret_load(path, &s, &err), -EINVAL);
+	write_file(path, "\n", 0600);
+	assert_int_equal(secret_load(path, &s, &err), -EINVAL);
 	write_file(path, "short\n", 0600);
 	assert_int_equal(secret_load(path, &s, &err), -EINVAL);
 	unlink(path);
@@ -220,6 +273,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(hello_same_secret_is_accepted),
+		cmocka_unit_test(hello_secrets_rotate_without_a_stop_S01),
+		cmocka_unit_test(hello_is_bound_to_its_session_S01),
 		cmocka_unit_test(hello_unix_socket_needs_no_secret),
 		cmocka_unit_test(hello_wrong_secret_is_refused_by_both_S01),
 		cmocka_unit_test(hello_replayed_exchange_is_refused_S01),

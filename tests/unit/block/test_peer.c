@@ -2,7 +2,7 @@
 /* Peer connections against a scripted daemon: answers, nonsense, handshakes, descriptors. */
 #include "tests/unit/block/script.h"
 
-static struct secret bad = {16, (uint8_t[]){"0123456789abcdeF"}};
+static struct secret bad = {.len = 16, .b = (uint8_t[]){"0123456789abcdeF"}};
 
 static void peer_gets_over_tcp_and_unix(void **state)
 {

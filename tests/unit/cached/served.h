@@ -16,7 +16,7 @@
 #include "cached/worker.h"
 #include "common/block/peer.h"
 
-static struct secret good = {16, (uint8_t[]){"0123456789abcdef"}};
+static struct secret good = {.len = 16, .b = (uint8_t[]){"0123456789abcdef"}};
 
 struct served {
 	struct world *w;

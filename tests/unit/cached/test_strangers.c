@@ -2,7 +2,7 @@
 /* The served side over real sockets: the handshake, what strangers do, and askers that go away. */
 #include "tests/unit/cached/served.h"
 
-static struct secret bad = {16, (uint8_t[]){"0123456789abcdeF"}};
+static struct secret bad = {.len = 16, .b = (uint8_t[]){"0123456789abcdeF"}};
 
 static void nothing_is_served_before_the_proof(void **state)
 {
