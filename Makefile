@@ -116,7 +116,7 @@ FUZZ_MAIN := $(if $(filter fuzz,$(MODE)),,$(B)/obj/tests/fuzz/replay.o)
 $(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN) $(call libs_of,cmd)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(FUZZ_LINK) -o $@ $^ $(PKG_LIBS)
-$(B)/bench/%: $(B)/obj/bench/%.o $(call libs_of,cmd)
+$(B)/bench/%: $(B)/obj/bench/%.o $(call lib,cached) $(call libs_of,cmd)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(PKG_LIBS) -lm
 

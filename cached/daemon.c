@@ -257,7 +257,7 @@ static int open_chain(struct daemon *d)
 		.store = {.disks = d->disks,
 			  .n_disks = d->n_disks,
 			  .volume = volume_id(d->setting->uuid, &d->generation),
-			  .policy = evict_sieve_new,
+			  .policy = evict_loop_new,
 			  .counters = &d->counters,
 			  .view = d->conf.cache_group ? &d->view : NULL,
 			  .self = d->node,

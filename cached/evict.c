@@ -1,21 +1,57 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two policies of evict.h. No thread of its own: called under the lock of an index shard.
+/* The daemon's policy (evict.h). No thread of its own: called under the lock of an index shard.
  *
- * Both keep two queues, newest at the head: residents and guests. SIEVE's hand is the resident to
- * be looked at next, NULL: the oldest. */
+ * Three queues, newest at the head:
+ *
+ *	kept	in order of use. All that came while there was room; what was asked for; what fresh
+ *		ones became
+ *	fresh	in order of arrival, a tenth of the cache when it is full: what is read for the first
+ *		time waits here for a second use, so that what is read only once pushes out nothing
+ *	guests
+ *
+ * Time is counted in uses; uses of one block in quick succession (ranges of a block, a reader who
+ * comes back for the rest) are one. Behind them a table of ghosts: when blocks that are not inside
+ * were last read. From hits and ghosts follows how long it takes until a block is used again (the
+ * interval that nine of ten uses keep). A block that comes back from the ghosts is let in only when
+ * the one used longest ago is overdue by that measure; else a loop larger than the cache would push
+ * out its own blocks just before they are read. When hits cease altogether while unknown blocks are
+ * read, the work has changed and they come in at once. */
 #include "cached/evict.h"
 
 #include "common/base.h"
 
-struct queues {
-	struct evict base;
-	struct list_node residents, guests;
-	struct list_node *hand;
+enum { GUESTS, FRESH, KEPT, QUEUES };
+enum {
+	FRESH_SHARE = 10,    /* a tenth */
+	REPEAT_SHARE = 16,   /* uses closer than this part of the cache are one */
+	WINDOW_SHARE = 8,    /* the last uses are this part of the cache … */
+	FORSAKEN_SHARE = 16, /* … and are next to no hits when they are less than this part */
+	GHOST_WAYS = 4,
+	TRY_ONE_IN = 64, /* who is let in all the same: there may be room again */
+	GHOST_SHARE = 2, /* as many ghosts as twice the blocks */
 };
 
-static struct queues *queues_of(struct evict *e)
+struct ghost {
+	uint32_t tag, read; /* tag 0: none */
+};
+
+struct loop {
+	struct evict base;
+	struct list_node queue[QUEUES];
+	size_t fresh;	 /* in that queue */
+	uint32_t now;	 /* uses so far */
+	double interval; /* see above; 0: not known yet */
+	double hits;	 /* part of the last uses that were hits of kept ones */
+	unsigned refused;
+	bool asked;  /* what came last was asked for */
+	size_t full; /* blocks inside when the last one had to leave; 0: there is room */
+	struct ghost *ghost;
+	size_t sets; /* of GHOST_WAYS; a power of two */
+};
+
+static struct loop *loop_of(struct evict *e)
 {
-	return container_of(e, struct queues, base);
+	return container_of(e, struct loop, base);
 }
 
 static struct evict_node *oldest(struct list_node *queue)
@@ -23,103 +59,215 @@ static struct evict_node *oldest(struct list_node *queue)
 	return list_empty(queue) ? NULL : container_of(queue->prev, struct evict_node, link);
 }
 
-static void queues_add(struct evict *e, struct evict_node *n)
+static void push(struct loop *l, struct evict_node *n, unsigned queue)
 {
-	struct queues *q = queues_of(e);
-
-	list_add_head(n->guest ? &q->guests : &q->residents, &n->link);
+	n->queue = (uint8_t)queue;
+	n->used = l->now;
+	l->fresh += queue == FRESH;
+	list_add_head(&l->queue[queue], &n->link);
 }
 
-static void queues_remove(struct evict *e, struct evict_node *n)
+static void loop_remove(struct evict *e, struct evict_node *n)
 {
-	struct queues *q = queues_of(e);
+	struct loop *l = loop_of(e);
 
-	if (q->hand == &n->link)
-		q->hand = n->link.prev == &q->residents ? NULL : n->link.prev;
+	l->fresh -= n->queue == FRESH;
 	list_del(&n->link);
+	if (e->count < l->full - l->full / 8)
+		l->full = 0;
 }
 
-static void queues_free(struct evict *e)
+/* --- ghosts --- */
+
+static struct ghost *ghost_find(struct loop *l, uint32_t tag)
 {
-	free(queues_of(e));
+	struct ghost *set = l->ghost + (tag & (l->sets - 1)) * GHOST_WAYS;
+
+	tag |= 1;
+	for (unsigned i = 0; l->ghost && i < GHOST_WAYS; i++)
+		if (set[i].tag == tag)
+			return &set[i];
+	return NULL;
 }
 
-static void sieve_hit(struct evict *e, struct evict_node *n)
+static void ghost_put(struct loop *l, uint32_t tag, uint32_t read)
 {
-	(void)e;
-	n->seen = true;
-}
+	struct ghost *set = l->ghost + (tag & (l->sets - 1)) * GHOST_WAYS, *at = set;
 
-static struct evict_node *sieve_victim(struct evict *e)
-{
-	struct queues *q = queues_of(e);
-	struct evict_node *n = oldest(&q->guests);
-
-	if (n || list_empty(&q->residents))
-		return n;
-	if (!q->hand)
-		q->hand = q->residents.prev;
-	for (;;) { /* ends: after one round every bit is clear */
-		n = container_of(q->hand, struct evict_node, link);
-		if (!n->seen)
-			return n;
-		n->seen = false;
-		q->hand = q->hand->prev;
-		if (q->hand == &q->residents)
-			q->hand = q->residents.prev;
+	tag |= 1;
+	if (!l->ghost)
+		return;
+	for (unsigned i = 0; i < GHOST_WAYS; i++) {
+		if (!set[i].tag || set[i].tag == tag) {
+			at = &set[i];
+			break;
+		}
+		if (l->now - set[i].read > l->now - at->read)
+			at = &set[i];
 	}
+	*at = (struct ghost){tag, read};
 }
 
-static void fifo_hit(struct evict *e, struct evict_node *n)
+/* The cache is full. Its ghosts are made when it is for the first time, or has grown since; without
+ * memory all blocks are unknown ones. */
+static void is_full(struct loop *l)
 {
-	(void)e;
-	(void)n;
+	size_t want = 1;
+
+	l->full = l->base.count;
+	while (want * GHOST_WAYS < l->full * GHOST_SHARE)
+		want *= 2;
+	if (want <= l->sets)
+		return;
+	free(l->ghost);
+	l->ghost = calloc(want * GHOST_WAYS, sizeof(*l->ghost));
+	l->sets = l->ghost ? want : 0;
 }
 
-static struct evict_node *fifo_victim(struct evict *e)
+/* --- time --- */
+
+static void tick(struct loop *l, bool hit)
 {
-	struct queues *q = queues_of(e);
-	struct evict_node *n = oldest(&q->guests);
+	double window = (double)l->base.count / WINDOW_SHARE + 8;
 
-	return n ? n : oldest(&q->residents);
+	l->now++;
+	l->hits += ((hit ? 1 : 0) - l->hits) / window;
 }
 
-static const struct evict_ops sieve_ops = {
-	.name = "sieve",
-	.add = queues_add,
-	.hit = sieve_hit,
-	.remove = queues_remove,
-	.victim = sieve_victim,
-	.free = queues_free,
+/* a block was used again after so long: the estimate goes up nine steps or down one */
+static void learn(struct loop *l, uint32_t after)
+{
+	if (l->interval == 0)
+		l->interval = after;
+	l->interval *= after > l->interval ? 1 + 9.0 / 256 : 1 - 1.0 / 256;
+}
+
+static bool overdue(const struct loop *l, uint32_t after)
+{
+	return l->interval > 0 && after > l->interval * 3 / 2;
+}
+
+/* nothing that is kept is used any more, as far as the last uses tell */
+static bool forsaken(const struct loop *l)
+{
+	return l->hits < 1.0 / FORSAKEN_SHARE;
+}
+
+/* who leaves next: the oldest fresh one beyond their share, then the kept one used longest ago */
+static struct evict_node *next_to_leave(struct loop *l)
+{
+	struct evict_node *fresh = oldest(&l->queue[FRESH]), *kept = oldest(&l->queue[KEPT]);
+
+	if (!fresh || !kept)
+		return fresh ? fresh : kept;
+	return l->asked || l->fresh > l->base.count / FRESH_SHARE ? fresh : kept;
+}
+
+/* --- the policy --- */
+
+static bool loop_admit(struct evict *e, uint32_t tag)
+{
+	struct loop *l = loop_of(e);
+	struct evict_node *n;
+	struct ghost *g;
+	uint32_t after, idle;
+
+	g = ghost_find(l, tag);
+	if (!l->full || !g)
+		return true;
+	after = l->now - g->read;
+	n = next_to_leave(l);
+	idle = n ? l->now - n->used : UINT32_MAX;
+	if (after < idle - idle / 8 && (forsaken(l) || (n && n->queue == FRESH)))
+		return true;
+	if (after >= e->count / REPEAT_SHARE)
+		learn(l, after);
+	if (overdue(l, idle) || ++l->refused % TRY_ONE_IN == 0)
+		return true;
+	tick(l, false);
+	g->read = l->now;
+	return false;
+}
+
+static void loop_add(struct evict *e, struct evict_node *n, enum evict_kind kind)
+{
+	struct loop *l = loop_of(e);
+	struct ghost *g = ghost_find(l, n->tag);
+	bool keep = l->full && (g || forsaken(l));
+
+	if (e->count > l->full + l->full / 16 + 1)
+		l->full = 0; /* they come and nobody has to leave */
+	if (g)
+		g->tag = 0;
+	l->asked = kind == EVICT_ASKED;
+	if (l->asked)
+		l->hits = 1; /* they are going to be used */
+	if (kind == EVICT_READ)
+		tick(l, false);
+	if (kind == EVICT_GUEST)
+		push(l, n, GUESTS);
+	else if (kind == EVICT_ASKED)
+		push(l, n, KEPT);
+	else
+		push(l, n, keep && kind == EVICT_READ ? KEPT : FRESH);
+}
+
+static void loop_hit(struct evict *e, struct evict_node *n)
+{
+	struct loop *l = loop_of(e);
+	uint32_t after = l->now - n->used;
+
+	if (after < e->count / REPEAT_SHARE)
+		return;
+	tick(l, n->queue == KEPT || !l->full);
+	learn(l, after);
+	if (n->queue == GUESTS)
+		return;
+	l->fresh -= n->queue == FRESH;
+	list_del(&n->link);
+	push(l, n, KEPT);
+}
+
+static struct evict_node *loop_victim(struct evict *e)
+{
+	struct loop *l = loop_of(e);
+	struct evict_node *n = oldest(&l->queue[GUESTS]);
+
+	is_full(l);
+	if (n || !e->count)
+		return n;
+	n = next_to_leave(l);
+	ghost_put(l, n->tag, n->used);
+	return n;
+}
+
+static void loop_free(struct evict *e)
+{
+	struct loop *l = loop_of(e);
+
+	free(l->ghost);
+	free(l);
+}
+
+static const struct evict_ops loop_ops = {
+	.name = "loop",
+	.admit = loop_admit,
+	.add = loop_add,
+	.hit = loop_hit,
+	.remove = loop_remove,
+	.victim = loop_victim,
+	.free = loop_free,
 };
 
-static const struct evict_ops fifo_ops = {
-	.name = "fifo",
-	.add = queues_add,
-	.hit = fifo_hit,
-	.remove = queues_remove,
-	.victim = fifo_victim,
-	.free = queues_free,
-};
-
-static struct evict *queues_new(const struct evict_ops *ops)
+struct evict *evict_loop_new(void)
 {
-	struct queues *q = calloc(1, sizeof(*q));
+	struct loop *l = calloc(1, sizeof(*l));
 
-	if (!q)
+	if (!l)
 		return NULL;
-	q->base.ops = ops;
-	list_init(&q->residents);
-	list_init(&q->guests);
-	return &q->base;
-}
-
-struct evict *evict_sieve_new(void)
-{
-	return queues_new(&sieve_ops);
-}
-
-struct evict *evict_fifo_new(void)
-{
-	return queues_new(&fifo_ops);
+	l->base.ops = &loop_ops;
+	l->hits = 1;
+	for (unsigned i = 0; i < QUEUES; i++)
+		list_init(&l->queue[i]);
+	return &l->base;
 }

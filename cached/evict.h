@@ -1,25 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who leaves a full cache. Policy only: no I/O, no lock, no clock; the owner embeds an evict_node
- * in what it keeps and serialises the calls.
+/* Who leaves a full cache, and who comes in. Policy only: no I/O, no lock, no clock; the owner
+ * embeds an evict_node in what it keeps and serialises the calls.
  *
- * Two policies. SIEVE (Zhang et al., "SIEVE is Simpler than LRU", NSDI 2024): a queue in order of
- * arrival, a bit per node set by a hit, and a hand that walks from the oldest to the newest, clears
- * set bits and takes the first node without one; a hit moves nothing. FIFO: the oldest leaves; for
- * tests. Guests (copies that a successor keeps) always leave before the rest, oldest first. */
+ * Training reads each block once an epoch, in another order each time. When the data set is larger
+ * than the cache, whoever replaces blocks replaces ones that were not read yet this epoch by ones
+ * that were: LRU gets nothing out of it, SIEVE and S3-FIFO part. So a block that comes back as
+ * seldom as those that are kept is not let in while those are alive: the cache holds a stable part
+ * of the data set, hits as often as it is large, and writes nothing (docs/store.md has the table).
+ * What is asked for explicitly (a warm-up) always comes in, and pushes out what was used longest
+ * ago. Guests (copies that a successor keeps) leave before the rest, oldest first. */
 #ifndef STOKE_CACHED_EVICT_H
 #define STOKE_CACHED_EVICT_H
 
 #include "common/list.h"
 
+enum evict_kind {
+	EVICT_READ,  /* somebody read it */
+	EVICT_WRITE, /* somebody wrote it: may never be read */
+	EVICT_ASKED, /* somebody wants it here */
+	EVICT_GUEST  /* another's */
+};
+
 struct evict_node {
 	struct list_node link;
-	bool seen, guest;
+	uint32_t used; /* the policy's: time of the last use */
+	uint32_t tag;  /* of the digest */
+	uint8_t queue; /* the policy's */
 };
 
 struct evict;
 struct evict_ops {
 	const char *name;
-	void (*add)(struct evict *e, struct evict_node *n);
+	bool (*admit)(struct evict *e, uint32_t tag);
+	void (*add)(struct evict *e, struct evict_node *n, enum evict_kind kind);
 	void (*hit)(struct evict *e, struct evict_node *n);
 	void (*remove)(struct evict *e, struct evict_node *n);
 	struct evict_node *(*victim)(struct evict *e);
@@ -32,7 +45,7 @@ struct evict {
 
 typedef struct evict *evict_new_fn(void);
 /* NULL: no memory */
-evict_new_fn evict_sieve_new, evict_fifo_new;
+evict_new_fn evict_loop_new;
 
 /* nodes still inside stay their owner's */
 static inline void evict_free(struct evict *e)
@@ -41,13 +54,20 @@ static inline void evict_free(struct evict *e)
 		e->ops->free(e);
 }
 
-/* n comes in as the newest */
-static inline void evict_add(struct evict *e, struct evict_node *n, bool guest)
+/* A block was read that is not inside: shall it come in? Asked once a read, for EVICT_READ alone. */
+static inline bool evict_admit(struct evict *e, uint64_t digest)
 {
-	n->seen = false;
-	n->guest = guest;
+	return e->ops->admit(e, (uint32_t)digest);
+}
+
+/* n comes in */
+static inline void evict_add(struct evict *e, struct evict_node *n, uint64_t digest,
+			     enum evict_kind kind)
+{
+	n->tag = (uint32_t)digest;
+	n->queue = 0;
 	e->count++;
-	e->ops->add(e, n);
+	e->ops->add(e, n, kind);
 }
 
 /* n, which is inside, was used */

@@ -172,6 +172,23 @@ bool index_peek(struct index *ix, const struct block_key *k)
 	return find(ix, k, false, NULL);
 }
 
+bool index_where(struct index *ix, const struct block_key *k, unsigned *ret_disk)
+{
+	return find(ix, k, false, ret_disk);
+}
+
+bool index_admit(struct index *ix, const struct block_key *k, unsigned disk)
+{
+	struct shard *s = shard_of(ix, k);
+	bool yes;
+
+	assert(disk < ix->n_disks);
+	mtx_lock(&s->lock);
+	yes = evict_admit(s->policy[disk], k->digest);
+	mtx_unlock(&s->lock);
+	return yes;
+}
+
 static int begin_locked(struct shard *s, const struct block_key *k, struct entry *fresh)
 {
 	struct entry *e;
@@ -205,7 +222,7 @@ int index_begin(struct index *ix, const struct block_key *k)
 	return r;
 }
 
-int index_commit(struct index *ix, const struct block_key *k, unsigned disk, bool guest)
+int index_commit(struct index *ix, const struct block_key *k, unsigned disk, enum evict_kind kind)
 {
 	struct shard *s = shard_of(ix, k);
 	struct entry *e;
@@ -217,7 +234,7 @@ int index_commit(struct index *ix, const struct block_key *k, unsigned disk, boo
 		assert(e->state == ENTRY_WRITING);
 		e->state = ENTRY_PRESENT;
 		e->disk = (uint8_t)disk;
-		evict_add(s->policy[disk], &e->rank, guest);
+		evict_add(s->policy[disk], &e->rank, k->digest, kind);
 		s->present++;
 	}
 	mtx_unlock(&s->lock);

@@ -34,10 +34,14 @@ void index_reset(struct index *ix, const struct hash128 *volume);
 bool index_find(struct index *ix, const struct block_key *k, unsigned *ret_disk);
 /* as above without telling the policy */
 bool index_peek(struct index *ix, const struct block_key *k);
+bool index_where(struct index *ix, const struct block_key *k, unsigned *ret_disk);
+/* somebody read this block, and it could be stored on this disk: shall it? For what is not asked for
+ * explicitly (evict.h) */
+bool index_admit(struct index *ix, const struct block_key *k, unsigned disk);
 /* 0; -EEXIST: present; -EBUSY: being written or removed; -ESTALE: another volume; -ENOMEM */
 int index_begin(struct index *ix, const struct block_key *k);
 /* -ESTALE: the volume moved meanwhile, nothing is recorded: the caller removes the file */
-int index_commit(struct index *ix, const struct block_key *k, unsigned disk, bool guest);
+int index_commit(struct index *ix, const struct block_key *k, unsigned disk, enum evict_kind kind);
 void index_abort(struct index *ix, const struct block_key *k);
 /* this block is to go: 0, -ENOENT, -EBUSY (somebody else's step is on its way) */
 int index_take(struct index *ix, const struct block_key *k, unsigned *ret_disk);

@@ -52,7 +52,7 @@ static int add(struct recovery *rc, const struct block_key *k)
 		return 0; /* stored by somebody while we look */
 	if (r < 0)
 		return r == -EBUSY ? 0 : r;
-	r = index_commit(rc->ix, k, rc->disk->number, false);
+	r = index_commit(rc->ix, k, rc->disk->number, EVICT_ASKED);
 	if (r < 0)
 		return r;
 	disk_used(rc->disk, disk_cost(k->size), true);

@@ -28,7 +28,7 @@ struct pending {
 	struct store *store;
 	struct disk *disk;
 	struct metric *stored;
-	bool guest;
+	enum evict_kind kind;
 };
 
 static bool pending_eq(const struct hash_node *n, const void *key)
@@ -320,7 +320,7 @@ static int store_block(struct store *s, struct pending *p)
 		return r;
 	}
 	disk_used(d, cost, true);
-	r = index_commit(s->ix, &p->key, d->number, p->guest);
+	r = index_commit(s->ix, &p->key, d->number, p->kind);
 	if (r < 0) { /* the volume moved meanwhile */
 		(void)disk_remove_block(d, &p->key);
 		disk_used(d, cost, false);
@@ -428,13 +428,20 @@ void store_keep(struct store *s, struct block_req *req, struct block_req *waiter
 		not_kept(s, waiter, -EIO, "all cache directories are set aside");
 		return;
 	}
+	if (!waiter && !guest && !index_admit(s->ix, &req->key, d->number)) {
+		metric_add(s->conf.counters->declined, 1);
+		return;
+	}
 	p = pending_new(s, req, stored);
 	if (!p) {
 		not_kept(s, waiter, -ENOMEM, strerror(ENOMEM));
 		return;
 	}
 	p->disk = d;
-	p->guest = guest;
+	p->kind = guest				     ? EVICT_GUEST
+		  : !waiter			     ? EVICT_READ
+		  : stored == s->conf.counters->puts ? EVICT_WRITE
+						     : EVICT_ASKED;
 	pool_stat(req->env->pool, &pool);
 	switch (list_pending(s, p, waiter, pool.budget)) {
 	case LISTED:

@@ -174,7 +174,7 @@ static inline void world_open(struct world *w)
 		.store = {.disks = disks,
 			  .n_disks = w->n_disks,
 			  .volume = w->volume,
-			  .policy = evict_sieve_new,
+			  .policy = evict_loop_new,
 			  .counters = &w->counters,
 			  .max_open = 16},
 	};

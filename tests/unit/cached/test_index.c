@@ -23,7 +23,7 @@ static struct index *make(void)
 {
 	struct index *ix;
 
-	assert_int_equal(index_new(&volume, DISKS, evict_sieve_new, &ix), 0);
+	assert_int_equal(index_new(&volume, DISKS, evict_loop_new, &ix), 0);
 	return ix;
 }
 
@@ -71,7 +71,9 @@ static void step(struct index *ix, struct slot *slots)
 		if (s->state != WRITING)
 			break;
 		s->disk = (unsigned)random() % DISKS;
-		assert_int_equal(index_commit(ix, &s->key, s->disk, random() % 2), 0);
+		assert_int_equal(index_commit(ix, &s->key, s->disk,
+					      (enum evict_kind)(random() % (EVICT_GUEST + 1))),
+				 0);
 		s->state = PRESENT;
 		break;
 	case 2:
@@ -140,17 +142,17 @@ static void another_volume_is_refused_and_a_move_forgets(void **state)
 	block_key_init(&b, &other, 1, 0, 100);
 	assert_int_equal(index_begin(ix, &b), -ESTALE);
 	assert_int_equal(index_begin(ix, &a), 0);
-	assert_int_equal(index_commit(ix, &a, 0, false), 0);
+	assert_int_equal(index_commit(ix, &a, 0, EVICT_READ), 0);
 	assert_int_equal(index_begin(ix, &late), 0);
 	index_reset(ix, &other);
 	assert_int_equal(index_count(ix), 0);
 	assert_false(index_find(ix, &a, &disk));
 	assert_false(index_find(ix, &b, &disk));
 	/* the write that was under way learns that its block does not count */
-	assert_int_equal(index_commit(ix, &late, 0, false), -ESTALE);
+	assert_int_equal(index_commit(ix, &late, 0, EVICT_READ), -ESTALE);
 	index_gone(ix, &a);
 	assert_int_equal(index_begin(ix, &b), 0);
-	assert_int_equal(index_commit(ix, &b, 1, false), 0);
+	assert_int_equal(index_commit(ix, &b, 1, EVICT_READ), 0);
 	assert_true(index_find(ix, &b, &disk));
 	assert_int_equal(disk, 1);
 	index_free(ix);
@@ -170,7 +172,7 @@ static void a_block_costs_little_memory(void **state)
 
 		block_key_init(&k, &volume, i, 0, 4 << 20);
 		assert_int_equal(index_begin(ix, &k), 0);
-		assert_int_equal(index_commit(ix, &k, i % DISKS, false), 0);
+		assert_int_equal(index_commit(ix, &k, i % DISKS, EVICT_READ), 0);
 	}
 	each = (mallinfo2().uordblks - before) / N;
 	print_message("%zu bytes a block\n", each);
@@ -188,7 +190,7 @@ static void *writer(void *arg)
 		unsigned disk;
 
 		block_key_init(&k, &volume, i % 97, 0, 4096);
-		if (index_begin(ix, &k) == 0 && index_commit(ix, &k, i % DISKS, false) == 0)
+		if (index_begin(ix, &k) == 0 && index_commit(ix, &k, i % DISKS, EVICT_READ) == 0)
 			continue;
 		if (index_take(ix, &k, &disk) == 0)
 			index_gone(ix, &k);
@@ -235,7 +237,7 @@ static void a_walk_meets_what_stays(void **state)
 	for (unsigned i = 0; i < STAY; i++) {
 		block_key_init(&k[0], &volume, i, 0, 4096);
 		assert_int_equal(index_begin(ix, &k[0]), 0);
-		assert_int_equal(index_commit(ix, &k[0], i % DISKS, false), 0);
+		assert_int_equal(index_commit(ix, &k[0], i % DISKS, EVICT_READ), 0);
 	}
 	do {
 		assert_int_equal(index_each(ix, &cursor, k, STEP, &n), 0);
@@ -250,7 +252,7 @@ static void a_walk_meets_what_stays(void **state)
 			assert_int_equal(index_begin(ix, &k[0]), 0);
 			if (came % 3 == 0) /* being written: not present */
 				continue;
-			assert_int_equal(index_commit(ix, &k[0], 0, false), 0);
+			assert_int_equal(index_commit(ix, &k[0], 0, EVICT_READ), 0);
 			if (last && came % 3 == 1 && index_take(ix, &k[0], &disk) == 0)
 				index_gone(ix, &k[0]);
 			last = came;

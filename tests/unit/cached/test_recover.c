@@ -52,7 +52,7 @@ static void only_whole_blocks_in_their_place_count(void **state)
 	(void)snprintf(junk, sizeof(junk), "%.*s/core", (int)(slash - path), path);
 	make_file(junk, 5);
 
-	assert_int_equal(index_new(&volume_a, 1, evict_sieve_new, &ix), 0);
+	assert_int_equal(index_new(&volume_a, 1, evict_loop_new, &ix), 0);
 	d = world_disk(w, 0);
 	assert_int_equal(recover_disk(d, ix, &volume_a, RECOVER_LENGTHS_US, &st), 0);
 	assert_int_equal(st.blocks, 1);
@@ -92,7 +92,7 @@ static void lengths_that_start_had_no_time_for_are_found_later(void **state)
 	make_file(path, blockfile_len(BLOCK));
 	block_file(w, 0, &cut, path);
 	make_file(path, 7);
-	assert_int_equal(index_new(&volume_a, 1, evict_sieve_new, &ix), 0);
+	assert_int_equal(index_new(&volume_a, 1, evict_loop_new, &ix), 0);
 	d = world_disk(w, 0);
 	assert_int_equal(recover_disk(d, ix, &volume_a, 0, &st), 0);
 	assert_int_equal(st.blocks, 2);
