@@ -220,7 +220,7 @@ static int ring_take(struct group *g)
 	if (r == -EPROTO && g->room < FRAME_RING_MAX)
 		g->room = MIN(g->room * 4, (size_t)FRAME_RING_MAX);
 	if (r == 0 && g->call.in_len > 0)
-		r = cluster_decode(in->mem, g->call.in_len, &c);
+		r = cluster_decode(g->seen, in->mem, g->call.in_len, &c);
 	buf_unref(in);
 	if (c)
 		swap(g, c);

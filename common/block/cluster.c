@@ -43,41 +43,17 @@ static int member_cmp(const void *a, const void *b)
 	return strcmp(((const struct member *)a)->id, ((const struct member *)b)->id);
 }
 
-/* a ring of the members whose state is a or b; map: ring index -> member index */
-static int cluster_ring(const struct cluster *c, enum member_state a, enum member_state b,
-			struct ring **ret, uint32_t **ret_map)
-{
-	_cleanup_(freep) struct ring_node *nodes = calloc(c->n + 1, sizeof(*nodes));
-	_cleanup_(freep) uint32_t *map = calloc(c->n + 1, sizeof(*map));
-	size_t n = 0;
-	int r;
-
-	if (!nodes || !map)
-		return -ENOMEM;
-	for (size_t i = 0; i < c->n; i++) {
-		const struct member *m = &c->members[i];
-
-		if ((m->state != a && m->state != b) || m->weight == 0)
-			continue;
-		nodes[n].id = m->id;
-		nodes[n].weight = m->weight;
-		map[n++] = (uint32_t)i;
-	}
-	r = ring_new(nodes, n, ret);
-	if (r < 0)
-		return r;
-	*ret_map = TAKE_PTR(map);
-	return 0;
-}
+/* --- making --- */
 
 static void cluster_free(struct cluster *c)
 {
 	if (!c)
 		return;
 	ring_free(c->ring);
-	ring_free(c->holders);
-	free(c->ring_member);
-	free(c->holder_member);
+	free(c->state);
+	free(c->sub);
+	free(c->sub_name);
+	free(c->sub_serving);
 	free(c->members);
 	free(c);
 }
@@ -87,7 +63,95 @@ static void cluster_freep(struct cluster **c)
 	cluster_free(*c);
 }
 
-struct cluster *cluster_new(uint64_t version, const struct member *members, size_t n)
+/* where each member was in old, with the same weight; *ret_same: all are where they were, and
+ * nobody else was there */
+static void cluster_compare(const struct cluster *c, const struct cluster *old, uint32_t *from,
+			    bool *ret_same)
+{
+	size_t k = 0;
+
+	*ret_same = c->n == old->n;
+	for (size_t i = 0; i < c->n; i++) {
+		const struct member *m = &c->members[i];
+
+		while (k < old->n && member_cmp(&old->members[k], m) < 0)
+			k++;
+		from[i] = k < old->n && member_cmp(&old->members[k], m) == 0 &&
+					  old->members[k].weight == m->weight
+				  ? (uint32_t)k
+				  : RING_NONE;
+		if (from[i] != i)
+			*ret_same = false;
+	}
+}
+
+static int cluster_ring(struct cluster *c, const struct cluster *old)
+{
+	_cleanup_(freep) struct ring_node *nodes = calloc(c->n + 1, sizeof(*nodes));
+	_cleanup_(freep) uint32_t *from = calloc(c->n + 1, sizeof(*from));
+	bool same = false;
+
+	if (!nodes || !from)
+		return -ENOMEM;
+	if (old)
+		cluster_compare(c, old, from, &same);
+	if (same) {
+		c->ring = ring_ref(old->ring);
+		return 0;
+	}
+	for (size_t i = 0; i < c->n; i++)
+		nodes[i] = (struct ring_node){c->members[i].id, c->members[i].weight};
+	return ring_derive(old ? old->ring : NULL, from, nodes, c->n, &c->ring);
+}
+
+static int name_cmp(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static unsigned cluster_sub_number(const struct cluster *c, const char *sub_group)
+{
+	const char **found = sub_group[0] && c->n_subs ? bsearch(&sub_group, c->sub_name, c->n_subs,
+								 sizeof(*c->sub_name), name_cmp)
+						       : NULL;
+
+	return found ? (unsigned)(found - c->sub_name) + 1 : 0;
+}
+
+static void cluster_name_subs(struct cluster *c)
+{
+	size_t n = 0, unique = 0;
+
+	for (size_t i = 0; i < c->n; i++)
+		if (c->members[i].sub_group[0])
+			c->sub_name[n++] = c->members[i].sub_group;
+	qsort(c->sub_name, n, sizeof(*c->sub_name), name_cmp);
+	for (size_t i = 0; i < n; i++)
+		if (i == 0 || strcmp(c->sub_name[i], c->sub_name[unique - 1]) != 0)
+			c->sub_name[unique++] = c->sub_name[i];
+	c->n_subs = unique;
+}
+
+static void cluster_summarize(struct cluster *c)
+{
+	cluster_name_subs(c);
+	for (size_t i = 0; i < c->n; i++) {
+		const struct member *m = &c->members[i];
+
+		c->state[i] = (uint8_t)m->state;
+		c->sub[i] = (uint16_t)cluster_sub_number(c, m->sub_group);
+		if (m->weight == 0)
+			continue;
+		c->serving += m->state != MEMBER_DRAINING;
+		c->holding += m->state != MEMBER_JOINING;
+		c->active += m->state == MEMBER_ACTIVE;
+		if (c->sub[i] && m->state != MEMBER_DRAINING)
+			c->sub_serving[c->sub[i] - 1]++;
+	}
+}
+
+struct cluster *cluster_next(const struct cluster *old, uint64_t version,
+			     const struct member *members, size_t n)
 {
 	_cleanup_(cluster_freep) struct cluster *c = calloc(1, sizeof(*c));
 
@@ -98,17 +162,26 @@ struct cluster *cluster_new(uint64_t version, const struct member *members, size
 	c->version = version;
 	c->n = n;
 	c->members = calloc(n + 1, sizeof(*c->members));
-	if (!c->members)
+	c->state = calloc(n + 1, sizeof(*c->state));
+	c->sub = calloc(n + 1, sizeof(*c->sub));
+	c->sub_name = calloc(n + 1, sizeof(*c->sub_name));
+	c->sub_serving = calloc(n + 1, sizeof(*c->sub_serving));
+	if (!c->members || !c->state || !c->sub || !c->sub_name || !c->sub_serving)
 		return NULL;
 	if (n > 0)
 		memcpy(c->members, members, n * sizeof(*members));
 	qsort(c->members, n, sizeof(*c->members), member_cmp);
 	for (size_t i = 1; i < n; i++)
 		assert(member_cmp(&c->members[i - 1], &c->members[i]) < 0);
-	if (cluster_ring(c, MEMBER_JOINING, MEMBER_ACTIVE, &c->ring, &c->ring_member) < 0 ||
-	    cluster_ring(c, MEMBER_ACTIVE, MEMBER_DRAINING, &c->holders, &c->holder_member) < 0)
+	if (cluster_ring(c, old) < 0)
 		return NULL;
+	cluster_summarize(c);
 	return TAKE_PTR(c);
+}
+
+struct cluster *cluster_new(uint64_t version, const struct member *members, size_t n)
+{
+	return cluster_next(NULL, version, members, n);
 }
 
 struct cluster *cluster_ref(struct cluster *c)
@@ -123,25 +196,107 @@ void cluster_unref(struct cluster *c)
 		cluster_free(c);
 }
 
-static size_t cluster_find_in(const struct ring *ring, const uint32_t *map,
-			      const struct block_key *k, uint32_t *ret, size_t max)
-{
-	size_t n = ring_find(ring, k->digest, ret, max);
+/* --- who has a key --- */
 
+static bool among(const uint32_t *members, size_t n, uint32_t m)
+{
 	for (size_t i = 0; i < n; i++)
-		ret[i] = map[ret[i]];
-	return n;
+		if (members[i] == m)
+			return true;
+	return false;
+}
+
+/* up to max members along the ring, but for those in one state, and of one sub-group (0: of any);
+ * there are at most `all` */
+static size_t cluster_walk(const struct cluster *c, const struct block_key *k,
+			   enum member_state skip, unsigned sub, size_t all, uint32_t *ret,
+			   size_t max)
+{
+	size_t steps = ring_points(c->ring), at, found = 0;
+
+	max = MIN(max, all);
+	if (max == 0)
+		return 0;
+	at = ring_start(c->ring, k->digest);
+	while (steps-- > 0 && found < max) {
+		uint32_t m = ring_step(c->ring, &at);
+
+		if (c->state[m] != skip && (!sub || c->sub[m] == sub) && !among(ret, found, m))
+			ret[found++] = m;
+	}
+	return found;
 }
 
 size_t cluster_find(const struct cluster *c, const struct block_key *k, uint32_t *ret, size_t max)
 {
-	return cluster_find_in(c->ring, c->ring_member, k, ret, max);
+	return cluster_walk(c, k, MEMBER_DRAINING, 0, c->serving, ret, max);
 }
 
 size_t cluster_find_holders(const struct cluster *c, const struct block_key *k, uint32_t *ret,
 			    size_t max)
 {
-	return cluster_find_in(c->holders, c->holder_member, k, ret, max);
+	return cluster_walk(c, k, MEMBER_JOINING, 0, c->holding, ret, max);
+}
+
+size_t cluster_find_sub(const struct cluster *c, const struct block_key *k, const char *sub_group,
+			uint32_t *ret, size_t max)
+{
+	unsigned sub = cluster_sub_number(c, sub_group);
+
+	return sub ? cluster_walk(c, k, MEMBER_DRAINING, sub, c->sub_serving[sub - 1], ret, max)
+		   : 0;
+}
+
+size_t cluster_find_path(const struct cluster *c, const struct block_key *k, uint32_t *ret,
+			 size_t max)
+{
+	size_t steps = ring_points(c->ring), at, found;
+
+	if (steps == 0 || max == 0)
+		return 0;
+	found = cluster_find_holders(c, k, ret, 1);
+	at = ring_start(c->ring, k->digest);
+	while (steps-- > 0 && found < max && found < c->n) {
+		uint32_t m = ring_step(c->ring, &at);
+
+		if (!among(ret, found, m))
+			ret[found++] = m;
+		if (c->state[m] == MEMBER_ACTIVE)
+			break;
+	}
+	return found;
+}
+
+bool cluster_on_path(const struct cluster *c, const struct block_key *k, uint32_t member)
+{
+	size_t steps = ring_points(c->ring), at;
+
+	if (c->members[member].weight == 0)
+		return false;
+	at = ring_start(c->ring, k->digest);
+	while (steps-- > 0) {
+		uint32_t m = ring_step(c->ring, &at);
+
+		if (m == member || c->state[m] == MEMBER_ACTIVE)
+			return m == member;
+	}
+	return false;
+}
+
+int cluster_find_active(const struct cluster *c, const struct block_key *k)
+{
+	size_t steps = c->active ? ring_points(c->ring) : 0, at;
+
+	if (steps == 0)
+		return -1;
+	at = ring_start(c->ring, k->digest);
+	while (steps-- > 0) {
+		uint32_t m = ring_step(c->ring, &at);
+
+		if (c->state[m] == MEMBER_ACTIVE)
+			return (int)m;
+	}
+	return -1;
 }
 
 int cluster_index(const struct cluster *c, const char *id)
@@ -249,7 +404,7 @@ static ssize_t member_decode(const uint8_t *p, size_t n, bool subs, struct membe
 	return (ssize_t)used;
 }
 
-int cluster_decode(const uint8_t *p, size_t n, struct cluster **ret)
+int cluster_decode(const struct cluster *old, const uint8_t *p, size_t n, struct cluster **ret)
 {
 	_cleanup_(freep) struct member *m = NULL;
 	struct cluster *c;
@@ -280,7 +435,7 @@ int cluster_decode(const uint8_t *p, size_t n, struct cluster **ret)
 	}
 	if (n != 0 || (subs && !has_sub_groups(m, count)))
 		return -EPROTO;
-	c = cluster_new(version, m, count);
+	c = cluster_next(old, version, m, count);
 	if (!c)
 		return -ENOMEM;
 	*ret = c;

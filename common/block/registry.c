@@ -165,11 +165,11 @@ static int changes_read(const struct redis_reply *reply, struct member **ret, si
 	return 0;
 }
 
-/* old (NULL: nothing) with the changes: both are sorted */
-static int cluster_changed(const struct cluster *old, uint64_t version, const struct member *change,
-			   size_t n, struct cluster **ret)
+/* old (NULL: nothing) with the changes, or the changes are everybody: both are sorted */
+static int cluster_changed(const struct cluster *old, bool everybody, uint64_t version,
+			   const struct member *change, size_t n, struct cluster **ret)
 {
-	size_t have = old ? old->n : 0, i = 0, k = 0, all = 0;
+	size_t have = old && !everybody ? old->n : 0, i = 0, k = 0, all = 0;
 	_cleanup_(freep) struct member *m = calloc(have + n + 1, sizeof(*m));
 
 	if (!m)
@@ -187,7 +187,7 @@ static int cluster_changed(const struct cluster *old, uint64_t version, const st
 	}
 	if (all > CLUSTER_MEMBERS_MAX)
 		return -EPROTO;
-	*ret = cluster_new(version, m, all);
+	*ret = cluster_next(old, version, m, all);
 	return *ret ? 0 : -ENOMEM;
 }
 
@@ -211,7 +211,7 @@ static int answer_apply(const struct redis_reply *reply, uint64_t version, int64
 	/* a server that lost the list is not believed: the ring stays as it was (G11) */
 	if (kind == EVERYBODY && n == 0 && *io && (*io)->n > 0)
 		return 0;
-	r = cluster_changed(kind == CHANGES ? *io : NULL, version, change, n, &c);
+	r = cluster_changed(*io, kind == EVERYBODY, version, change, n, &c);
 	if (r < 0)
 		return r;
 	cluster_unref(*io);

@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *p, size_t n)
 	struct cluster *c = NULL;
 	struct str s = STR_INIT;
 
-	if (n > 65536 || cluster_decode(p, n, &c) < 0)
+	if (n > 65536 || cluster_decode(NULL, p, n, &c) < 0)
 		return 0;
 	if (cluster_encode(c, 2, &s) == 0)
 		assert(s.len == n && memcmp(s.s, p, n) == 0);
