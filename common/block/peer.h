@@ -121,9 +121,14 @@ bool peer_is_local(const struct peer *p); /* a unix socket: descriptors can be a
 
 /* --- the source layer --- */
 enum source_peer_mode {
-	PEER_OWNER, /* mount: owner, then successor */
-	/* daemon: who should have it already, NO_FILL, at most 300 ms (5 s when he is getting it
-	 * from the object store); never itself */
+	/* Mount: owner, then successor; before them its sub-group's owner, and before all the daemon
+	 * of this node when that is no member and keeps what passes. */
+	PEER_OWNER,
+	/* Daemon, as a member: the others on the block's path (cluster.h), NO_FILL, 300 ms for each
+	 * (5 s when he is getting it from the object store); never itself. As owner in its
+	 * sub-group's ring alone: the whole ring's owner. No member: as a mount. Who is asked by a
+	 * member (REQ_MEMBER) asks others by NO_FILL only: so there are no loops, whatever the
+	 * rings are. */
 	PEER_HOLDER,
 };
 struct source_peer_conf {
@@ -133,9 +138,10 @@ struct source_peer_conf {
 	/* PEER_HOLDER: own member id. PEER_OWNER: id of the member on this node, reached through
 	 * socket */
 	const char *self;
-	const char *socket; /* its unix socket; NULL: none */
-	struct workq *disk; /* reads passed descriptors that are not warm; needed with socket */
-	uint64_t remote_us; /* a peer may be silent for so long (--remote-timeout); 0: 5 s */
+	const char *socket;    /* its unix socket; NULL: none */
+	const char *sub_group; /* NULL: none */
+	struct workq *disk;    /* reads passed descriptors that are not warm; needed with socket */
+	uint64_t remote_us;    /* a peer may be silent for so long (--remote-timeout); 0: 5 s */
 };
 /* Each try is a fork with memory of its own, and the request's reservation is given back for as
  * long, so a request costs one block of memory (two for the moment in which the fork is made).

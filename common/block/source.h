@@ -43,6 +43,9 @@ enum req_flags {
 	REQ_PROBE = 16,
 	/* random reader: a layer must not widen it to the whole block unless it has to */
 	REQ_RANGE_ONLY = 32,
+	/* in a daemon: another member asks. He may be waited for by one whom we would ask, so nobody
+	 * is asked to fill it: it joins and becomes what waits for no member but by NO_FILL */
+	REQ_MEMBER = 64,
 };
 
 /* which kind of source answered; for "bytes by source" */
@@ -125,6 +128,7 @@ struct block_req {
 	bool inner;
 	uint8_t tier;	/* put: the file's, see object.h */
 	bool at_object; /* atomic, set for good by the object store's layer: it waits for no peer */
+	bool at_holders; /* atomic, for good: it waits for peers that were asked by NO_FILL only */
 	/* set by a layer that can use a growing prefix (flight); see req_progress */
 	void (*progress)(struct block_req *req, const struct blob *data, size_t valid, void *arg);
 	void *progress_arg;

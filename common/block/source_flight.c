@@ -57,10 +57,14 @@ static bool joins(const struct hash_node *n, const void *arg)
 	const struct fetch *f = container_of(n, const struct fetch, node);
 	const struct block_req *req = arg;
 
-	/* who asks without filling may be what a leader elsewhere waits for: he must not wait for
-	 * one who waits for a peer himself (rule 7) */
-	return covers(n, arg) && (!(req->flags & REQ_NO_FILL) ||
-				  __atomic_load_n(&f->leader->at_object, __ATOMIC_ACQUIRE));
+	/* who asks without filling, or for another member, may be what a leader elsewhere waits
+	 * for: he must not wait for one who waits for a peer himself (rule 7). NO_FILL
+	 * asked of a peer is not such waiting. */
+	return covers(n, arg) && (!(req->flags & (REQ_NO_FILL | REQ_MEMBER)) ||
+				  __atomic_load_n(&f->leader->at_object, __ATOMIC_ACQUIRE) ||
+				  (req->flags & REQ_MEMBER &&
+				   (f->leader->flags & REQ_MEMBER ||
+				    __atomic_load_n(&f->leader->at_holders, __ATOMIC_ACQUIRE))));
 }
 
 static bool fetch_has_locked(const struct fetch *f, const struct block_req *req)
@@ -98,14 +102,14 @@ static bool join(struct source_flight *fl, struct block_req *req)
 	return n;
 }
 
-/* Lists f, with first (NULL: none) parked on it, unless a fetch that covers it came first: then
+/* Lists f, with first (NULL: none) parked on it, unless a fetch that it may join came first: then
  * false. */
 static bool list_fetch(struct source_flight *fl, struct fetch *f, struct block_req *first)
 {
 	bool other;
 
 	mtx_lock(&fl->lock);
-	other = hashmap_find(&fl->fetches, f->leader->key.digest, covers, f->leader);
+	other = hashmap_find(&fl->fetches, f->leader->key.digest, joins, f->leader);
 	if (!other) {
 		hashmap_add(&fl->fetches, &f->node, f->leader->key.digest);
 		if (first)

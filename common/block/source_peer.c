@@ -64,6 +64,7 @@ struct ask {
 	unsigned late;
 	bool filling; /* atomic: the newest target said so */
 	bool below;   /* the layer below was asked, too */
+	bool holder;  /* they are asked by NO_FILL */
 	struct buf *spare;
 	struct ask_try *out[ASK_TARGETS]; /* atomic, counted: forked tries under way, by target */
 };
@@ -192,7 +193,7 @@ static uint64_t try_quiet(const struct ask *a, const struct block_req *req, bool
 {
 	uint64_t us;
 
-	if (a->sp->conf.mode == PEER_HOLDER)
+	if (a->holder)
 		return HOLDER_US;
 	if (req->flags & REQ_FILL)
 		return FILL_US;
@@ -210,7 +211,7 @@ static void ask_busy(struct ask *a, struct peer *p, int status)
 {
 	struct peer *none = NULL;
 
-	if (status != -EBUSY || a->sp->conf.mode == PEER_HOLDER)
+	if (status != -EBUSY || a->holder)
 		return;
 	metric_add(a->sp->busy, 1);
 	(void)__atomic_compare_exchange_n(&a->busy, &none, p, false, __ATOMIC_RELEASE,
@@ -251,7 +252,7 @@ static struct ask_try *try_new(struct ask *a, struct block_req *req, peer_try_fn
 	at->refs = 1;
 	at->t.env = &a->sp->env;
 	at->t.req = req;
-	at->t.no_fill = a->sp->conf.mode == PEER_HOLDER;
+	at->t.no_fill = a->holder;
 	at->t.filling = try_filling;
 	at->t.done = done;
 	return at;
@@ -372,7 +373,7 @@ static void ask_set_tick(struct ask *a, struct block_req *parent)
 
 	if (parent->flags & REQ_PROBE)
 		return;
-	if (a->sp->conf.mode == PEER_HOLDER)
+	if (a->holder)
 		us = HOLDER_US;
 	else if (is_get(parent) && a->next < a->n) {
 		peer_health(a->target[a->next - 1], &h);
@@ -424,7 +425,8 @@ static void tick_holder(struct ask *a, struct block_req *parent, const struct pe
 	if (__atomic_load_n(&a->filling, __ATOMIC_RELAXED) && tick_watched(a, parent, h))
 		return;
 	peer_note(a->target[a->next - 1], -ETIMEDOUT);
-	ask_pass(a, parent);
+	if (!ask_next(a, parent, 1))
+		ask_pass(a, parent);
 }
 
 static void ask_tick(struct block_req *parent, void *arg)
@@ -439,7 +441,7 @@ static void ask_tick(struct block_req *parent, void *arg)
 		ask_arm(a, parent, hedge_us(&h));
 		return;
 	}
-	if (a->sp->conf.mode == PEER_HOLDER) {
+	if (a->holder) {
 		tick_holder(a, parent, &h);
 		return;
 	}
@@ -476,7 +478,7 @@ static void forked_done(struct peer_try *t, int status)
 
 static uint64_t fork_us(const struct ask *a, const struct block_req *parent)
 {
-	if (a->sp->conf.mode == PEER_HOLDER)
+	if (a->holder)
 		return HOLDER_FILLING_US;
 	return parent->flags & REQ_FILL	   ? FILL_US
 	       : parent->flags & REQ_PROBE ? PROBE_US
@@ -531,8 +533,7 @@ static void ask_failed(struct ask *a, struct block_req *parent, int status, unsi
 		req_done(parent, status);
 		return;
 	}
-	if (status == -ETIMEDOUT && a->sp->conf.mode == PEER_HOLDER &&
-	    !__atomic_load_n(&a->filling, __ATOMIC_RELAXED))
+	if (status == -ETIMEDOUT && a->holder && !__atomic_load_n(&a->filling, __ATOMIC_RELAXED))
 		peer_note(a->target[a->next - 1], -ETIMEDOUT);
 	if (status == -ETIMEDOUT && clock_left(parent->deadline_us) == 0) {
 		if (running == 0)
@@ -567,7 +568,8 @@ static void peer_get(struct source *s, struct block_req *req)
 	struct source_peer *sp = peer_layer(s);
 	struct peer *target[PEER_TARGETS];
 	struct buf *spare = NULL;
-	unsigned n = is_asked(sp, req) ? peer_pick(sp, req, target) : 0;
+	bool holder = false;
+	unsigned n = is_asked(sp, req) ? peer_pick(sp, req, target, &holder) : 0;
 	struct ask *a = NULL;
 
 	if (n > 0 && is_get(req) && peer_is_local(target[0]) &&
@@ -596,6 +598,9 @@ static void peer_get(struct source *s, struct block_req *req)
 	a->sp = sp;
 	a->refs = 1;
 	a->n = n;
+	a->holder = holder;
+	if (holder)
+		__atomic_store_n(&req->at_holders, true, __ATOMIC_RELEASE);
 	a->spare = spare;
 	memcpy(a->target, target, n * sizeof(*target));
 	req_push(req, ask_over, a);

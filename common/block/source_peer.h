@@ -76,8 +76,10 @@ bool peer_try_warm(struct source_env_peer *env, struct block_req *req, struct bu
 
 /* --- the layer --- */
 enum {
-	PEER_TARGETS = 2,
-	PEER_COPIES = 2 * PEER_TARGETS + 1,
+	PEER_OWNERS = 2, /* owner and successor */
+	PEER_TARGETS = 4,
+	/* those two, the path, the daemon of this node, the sub-group's owner */
+	PEER_COPIES = PEER_OWNERS + PEER_TARGETS + 2,
 };
 
 struct source_peer {
@@ -93,9 +95,9 @@ static inline bool is_get(const struct block_req *req)
 	return !(req->flags & (REQ_FILL | REQ_PROBE));
 }
 
-/* source_peer_pick.c: how many, best first */
+/* source_peer_pick.c: how many, best first; whether they are asked by NO_FILL */
 unsigned peer_pick(struct source_peer *sp, const struct block_req *req,
-		   struct peer *ret[PEER_TARGETS]);
+		   struct peer *ret[PEER_TARGETS], bool *ret_holder);
 /* who may have a copy: each once */
 unsigned peer_pick_copies(struct source_peer *sp, const struct block_req *req,
 			  struct peer *ret[PEER_COPIES]);

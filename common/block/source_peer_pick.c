@@ -3,6 +3,15 @@
  * first. Any thread; no state. */
 #include "common/block/source_peer.h"
 
+struct pick {
+	struct source_peer *sp;
+	const struct cluster *c;
+	const struct block_req *req;
+	int self; /* the member on this node; -1: none */
+	struct peer **ret;
+	unsigned n, max;
+};
+
 /* the member as this process reaches it; NULL: not at all */
 static struct peer *member_peer(const struct source_peer *sp, const struct member *m)
 {
@@ -28,88 +37,123 @@ static bool healthy(struct peer *p)
 	return false;
 }
 
-/* owner, then successor; who is down or slow goes last, unless it must be the owner (FILL,
- * PROBE) */
-static unsigned pick_owners(struct source_peer *sp, const struct cluster *c,
-			    const struct block_req *req, struct peer **ret)
+/* each once */
+static void pick_add(struct pick *k, struct peer *p)
 {
-	uint32_t m[PEER_TARGETS];
-	size_t found = cluster_find(c, &req->key, m, PEER_TARGETS);
-	unsigned n = 0;
-
-	for (size_t i = 0; i < found; i++) {
-		struct peer *p = member_peer(sp, &c->members[m[i]]);
-
-		if (p)
-			ret[n++] = p;
-	}
-	if (n == 2 && is_get(req) && !healthy(ret[0]) && healthy(ret[1])) {
-		struct peer *last = ret[0];
-
-		ret[0] = ret[1];
-		ret[1] = last;
-	}
-	return n;
+	for (unsigned i = 0; i < k->n; i++)
+		if (k->ret[i] == p)
+			return;
+	if (p && k->n < k->max)
+		k->ret[k->n++] = p;
 }
 
-/* the holder ring's owner, or when that is me (or when I am only a successor, it is he anyway) the
- * ring's owner */
-static unsigned pick_holder(struct source_peer *sp, const struct cluster *c,
-			    const struct block_req *req, struct peer **ret)
+static void pick_add_members(struct pick *k, const uint32_t *m, size_t n)
 {
-	uint32_t m;
-	struct peer *p = NULL;
+	for (size_t i = 0; i < n; i++)
+		pick_add(k, member_peer(k->sp, &k->c->members[m[i]]));
+}
 
-	if (cluster_find_holders(c, &req->key, &m, 1) == 1)
-		p = member_peer(sp, &c->members[m]);
-	if (!p && cluster_find(c, &req->key, &m, 1) == 1)
-		p = member_peer(sp, &c->members[m]);
+/* who is down or slow goes last; the order is kept otherwise */
+static void pick_healthy_first(struct pick *k)
+{
+	struct peer *sick[PEER_TARGETS];
+	unsigned well = 0, n_sick = 0;
+
+	for (unsigned i = 0; i < k->n; i++)
+		if (healthy(k->ret[i]))
+			k->ret[well++] = k->ret[i];
+		else
+			sick[n_sick++] = k->ret[i];
+	memcpy(k->ret + well, sick, n_sick * sizeof(*sick));
+}
+
+/* The daemon of this node when it is a consumer, the sub-group's owner, owner, successor. Who fills
+ * for all (FILL), and who knows for all (PROBE), is the owner. */
+static void pick_owners(struct pick *k)
+{
+	const struct source_peer_conf *conf = &k->sp->conf;
+	uint32_t m[PEER_OWNERS];
+
+	if (is_get(k->req) && conf->mode == PEER_OWNER && conf->socket && conf->self && k->self < 0)
+		pick_add(k, peers_get(conf->peers, conf->socket, 0));
+	if (is_get(k->req) && conf->sub_group)
+		pick_add_members(k, m, cluster_find_sub(k->c, &k->req->key, conf->sub_group, m, 1));
+	pick_add_members(k, m, cluster_find(k->c, &k->req->key, m, PEER_OWNERS));
+	if (is_get(k->req))
+		pick_healthy_first(k);
+}
+
+/* A member that has the block only for its sub-group gets it from the whole ring's owner. */
+static bool pick_for_sub_group(struct pick *k)
+{
+	const char *sub_group = k->sp->conf.sub_group;
+	uint32_t owner, near;
+	struct peer *p;
+
+	if (!sub_group || k->req->flags & REQ_MEMBER ||
+	    cluster_find_sub(k->c, &k->req->key, sub_group, &near, 1) == 0 ||
+	    near != (uint32_t)k->self || cluster_find(k->c, &k->req->key, &owner, 1) == 0 ||
+	    owner == near)
+		return false;
+	p = member_peer(k->sp, &k->c->members[owner]);
 	if (!p || !healthy(p))
-		return 0;
-	ret[0] = p;
-	return 1;
+		return false;
+	pick_add(k, p);
+	return true;
+}
+
+/* the others on the path */
+static void pick_path(struct pick *k)
+{
+	uint32_t m[PEER_TARGETS + 1];
+	size_t found = cluster_find_path(k->c, &k->req->key, m, ARRAY_LEN(m));
+
+	for (size_t i = 0; i < found; i++) {
+		struct peer *p = member_peer(k->sp, &k->c->members[m[i]]);
+
+		if (p && healthy(p))
+			pick_add(k, p);
+	}
 }
 
 unsigned peer_pick(struct source_peer *sp, const struct block_req *req,
-		   struct peer *ret[PEER_TARGETS])
+		   struct peer *ret[PEER_TARGETS], bool *ret_holder)
 {
 	struct cluster *c = cluster_view_get(sp->conf.view);
-	unsigned n = 0;
+	struct pick k = {.sp = sp, .c = c, .req = req, .self = -1, .ret = ret, .max = PEER_TARGETS};
 
-	if (c && sp->conf.mode == PEER_OWNER)
-		n = pick_owners(sp, c, req, ret);
-	else if (c)
-		n = pick_holder(sp, c, req, ret);
+	*ret_holder = false;
+	if (!c)
+		return 0;
+	if (sp->conf.self)
+		k.self = cluster_index(c, sp->conf.self);
+	if (sp->conf.mode == PEER_OWNER || (k.self < 0 && !(req->flags & REQ_MEMBER))) {
+		pick_owners(&k);
+	} else if (!pick_for_sub_group(&k)) {
+		*ret_holder = true;
+		pick_path(&k);
+	}
 	cluster_unref(c);
-	return n;
+	return k.n;
 }
 
-/* who may have a copy: owner and successor of both rings, and the daemon of this node */
+/* who may have a copy */
 unsigned peer_pick_copies(struct source_peer *sp, const struct block_req *req,
 			  struct peer *ret[PEER_COPIES])
 {
 	struct cluster *c = cluster_view_get(sp->conf.view);
-	uint32_t m[PEER_COPIES];
-	size_t found;
-	unsigned n = 0;
-	int self;
+	struct pick k = {.sp = sp, .c = c, .req = req, .ret = ret, .max = PEER_COPIES};
+	uint32_t m[PEER_TARGETS];
 
 	if (!c)
 		return 0;
-	found = cluster_find(c, &req->key, m, PEER_TARGETS);
-	found += cluster_find_holders(c, &req->key, m + found, PEER_TARGETS);
-	self = sp->conf.self ? cluster_index(c, sp->conf.self) : -1;
-	if (self >= 0)
-		m[found++] = (uint32_t)self;
-	for (size_t i = 0; i < found; i++) {
-		struct peer *p = member_peer(sp, &c->members[m[i]]);
-		bool again = !p;
-
-		for (unsigned k = 0; k < n; k++)
-			again = again || ret[k] == p;
-		if (!again)
-			ret[n++] = p;
-	}
+	pick_add_members(&k, m, cluster_find(c, &req->key, m, PEER_OWNERS));
+	pick_add_members(&k, m, cluster_find_path(c, &req->key, m, PEER_TARGETS));
+	if (sp->conf.sub_group)
+		pick_add_members(&k, m, cluster_find_sub(c, &req->key, sp->conf.sub_group, m, 1));
+	/* the daemon of this node, member or not */
+	if (sp->conf.socket && sp->conf.self)
+		pick_add(&k, peers_get(sp->conf.peers, sp->conf.socket, 0));
 	cluster_unref(c);
-	return n;
+	return k.n;
 }
