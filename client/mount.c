@@ -15,6 +15,7 @@
 #include "client/compact.h"
 #include "client/control.h"
 #include "client/delete.h"
+#include "client/ending.h"
 #include "client/fuse_loop.h"
 #include "client/fuse_notify.h"
 #include "client/fuse_ops.h"
@@ -655,10 +656,20 @@ static void free_data_path(struct mount *m)
 
 int mount_stop(struct mount *m)
 {
-	int r = stop_serving(m);
+	struct ending *ending = NULL;
+	int r;
 
+	if (m->writer && m->fuse)
+		ending = ending_start(&(struct ending_conf){.meta = m->meta,
+							    .writer = m->writer,
+							    .mount_point = m->conf.mount_point,
+							    .again_fd = m->conf.again_fd,
+							    .again = m->conf.again,
+							    .arg = m->conf.arg});
+	r = stop_serving(m);
 	if (m->meta_started)
 		meta_stop(m->meta);
+	ending_stop(ending);
 	/* only now: whoever waits for the unmounting finds the session closed, and everything in
 	 * its place */
 	fuse_loop_free(m->fuse);

@@ -18,6 +18,9 @@ struct mount_conf {
 	void (*ready)(void *arg);
 	/* unmounted by somebody; any thread */
 	void (*ended)(void *arg);
+	/* while mount_stop runs: readable when somebody wants it to end, which again then says */
+	int again_fd;
+	bool (*again)(void *arg);
 	void *arg;
 };
 
@@ -34,7 +37,8 @@ struct mount;
  * err; nothing is left behind then. */
 int mount_start(const struct mount_conf *conf, struct mount **ret, struct str *err);
 /* Flushes what was written, leaves the volume, unmounts if it is mounted still, frees. 0 or the
- * first error of flushing. */
+ * first error of flushing. Says what it waits for; ends the process when that is given up
+ * (client/ending.h). */
 int mount_stop(struct mount *m);
 
 #endif

@@ -108,6 +108,7 @@ int vfs_rename(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 	       uint64_t new_parent, const char *new_name, unsigned flags)
 {
 	struct names_change change;
+	struct wfile *f;
 	uint64_t inode;
 	struct attr a;
 	int r = check_name(v, parent, name, -EPERM);
@@ -128,6 +129,10 @@ int vfs_rename(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 	vfs_changed(v, inode, NULL, false);
 	if (change.other)
 		vfs_changed(v, change.other, NULL, false);
+	f = v->writer ? wfile_find(v->writer, inode) : NULL;
+	if (f)
+		wfile_named(f, new_parent, new_name);
+	wfile_put(f);
 	return 0;
 }
 

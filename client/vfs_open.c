@@ -316,6 +316,8 @@ int vfs_create(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 	}
 	if (r < 0)
 		return r;
+	if ((*ret)->wfile)
+		wfile_named((*ret)->wfile, parent, name);
 	if (flags & O_TRUNC)
 		e.attr.length = 0;
 	vfs_fill(v, &e);

@@ -106,6 +106,40 @@ int writer_flush_all(struct writer *w)
 	}
 }
 
+struct pending {
+	struct writer_file *v;
+	size_t n, max;
+};
+
+static void pending_one(struct wfile *f, void *arg)
+{
+	struct pending *p = arg;
+	struct writer_file one = {.inode = f->inode};
+	struct list_node *n;
+	bool dirty;
+
+	mtx_lock(&f->lock);
+	dirty = f->n_slices > 0;
+	one.parent = f->parent;
+	if (f->name)
+		(void)snprintf(one.name, sizeof(one.name), "%s", f->name);
+	list_for_each(n, &f->slices) one.bytes += container_of(n, struct wslice, link)->len;
+	mtx_unlock(&f->lock);
+	if (!dirty)
+		return;
+	if (p->n < p->max)
+		p->v[p->n] = one;
+	p->n++;
+}
+
+size_t writer_pending(struct writer *w, struct writer_file *ret, size_t max)
+{
+	struct pending p = {.v = ret, .max = max};
+
+	writer_each(w, pending_one, &p);
+	return p.n;
+}
+
 /* --- age --- */
 
 static bool too_old(const struct writer *w, const struct wslice *s, uint64_t now)

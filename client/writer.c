@@ -103,6 +103,7 @@ void wfile_destroy(struct wfile *f)
 	assert(f->state == WFILE_IDLE && f->n_slices == 0 && list_empty(&f->queue) &&
 	       list_empty(&f->flushes));
 	mtx_fini(&f->lock);
+	free(f->name);
 	free(f);
 }
 
@@ -199,6 +200,18 @@ void wfile_set_tier(struct wfile *f, uint8_t tier)
 	mtx_unlock(&f->lock);
 }
 
+void wfile_named(struct wfile *f, uint64_t parent, const char *name)
+{
+	char *copy = name ? strdup(name) : NULL, *old;
+
+	mtx_lock(&f->lock);
+	old = f->name;
+	f->parent = parent;
+	f->name = copy;
+	mtx_unlock(&f->lock);
+	free(old);
+}
+
 void wfile_set_length(struct wfile *f, uint64_t length)
 {
 	mtx_lock(&f->lock);
@@ -210,6 +223,11 @@ void writer_stat(struct writer *w, uint64_t *ret_bytes, unsigned *ret_files)
 {
 	*ret_bytes = __atomic_load_n(&w->dirty_bytes, __ATOMIC_RELAXED);
 	*ret_files = __atomic_load_n(&w->dirty_files, __ATOMIC_RELAXED);
+}
+
+uint64_t writer_stored(struct writer *w)
+{
+	return __atomic_load_n(&w->stored, __ATOMIC_RELAXED);
 }
 
 /* --- memory --- */

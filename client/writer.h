@@ -49,6 +49,9 @@ bool wfile_dirty(struct wfile *f, uint64_t *ret_length, struct time_ns *ret_mtim
 void wfile_set_length(struct wfile *f, uint64_t length);
 /* which storage class new blocks get (struct attr.tier); known from the open on */
 void wfile_set_tier(struct wfile *f, uint8_t tier);
+/* what people know it by: a directory that it lies in, and its name there, NULL when that is not
+ * known. Of no consequence but in writer_pending. */
+void wfile_named(struct wfile *f, uint64_t parent, const char *name);
 
 /* Takes over nothing: data is copied into pool buffers, in this thread if there is room now, else
  * later (then data must live until done). done(op, status): any thread, maybe before writer_write
@@ -81,5 +84,14 @@ void writer_flush(struct flush_op *op);
 int writer_flush_all(struct writer *w);
 /* bytes dirty and files dirty, for .stats */
 void writer_stat(struct writer *w, uint64_t *ret_bytes, unsigned *ret_files);
+/* blocks and slices that were stored since the start */
+uint64_t writer_stored(struct writer *w);
+/* Files with data that is not stored: at most max of them in ret. How many there are; 0 also when
+ * there is no memory to look. */
+struct writer_file {
+	uint64_t inode, parent, bytes;
+	char name[NAME_LEN_MAX + 1]; /* "": not known */
+};
+size_t writer_pending(struct writer *w, struct writer_file *ret, size_t max);
 
 #endif

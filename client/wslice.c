@@ -254,6 +254,8 @@ static void block_done(struct upload *up, int status)
 	b->cost = 0;
 	b->state = WB_STORED;
 	s->out--;
+	if (status == 0)
+		__atomic_add_fetch(&w->stored, 1, __ATOMIC_RELAXED);
 	if (status < 0 && !s->error)
 		s->error = status == -ENOMEM ? -ENOMEM : -EIO;
 	wslice_advance_locked(f, s, &k);
@@ -416,6 +418,7 @@ static void commit_run(struct workq_job *job)
 	} else {
 		s->committing = false;
 		if (r == 0) {
+			__atomic_add_fetch(&w->stored, 1, __ATOMIC_RELAXED);
 			f->length = a.length;
 			f->tier = a.tier;
 		} else {

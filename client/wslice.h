@@ -35,6 +35,7 @@ struct writer {
 	size_t sending; /* of held, with upload.c; atomic: these three */
 	uint64_t dirty_bytes;
 	unsigned dirty_files;
+	uint64_t stored; /* blocks and slices; atomic */
 	struct metric *committed, *failed, *waited;
 };
 
@@ -52,9 +53,11 @@ struct wfile {
 	unsigned refs;		    /* under w->lock: handles, slices, and one while not idle */
 	struct list_node wait_link; /* in w->waiters, under w->lock; wanted bytes */
 	size_t wanted;
-	struct mtx lock;	 /* of all below but the last five */
-	uint64_t length;	 /* committed */
-	uint8_t tier;		 /* storage class of new blocks */
+	struct mtx lock; /* of all below but the last five */
+	uint64_t length; /* committed */
+	uint8_t tier;	 /* storage class of new blocks */
+	uint64_t parent; /* and name: wfile_named */
+	char *name;
 	uint64_t seq;		 /* of the newest slice */
 	struct list_node slices; /* in the order they were begun */
 	unsigned n_slices;

@@ -18,7 +18,12 @@ An encrypted volume needs the passphrase of its key in JFS_RSA_PASSPHRASE.
 With --cache-group and --socket the mount is beside a member of the group; without --socket it only consumes. With --cache-dir and no
 group it starts a private stoke-cached that ends with it. Without any of them it reads from the object store.
 .PP
-SIGTERM, SIGINT and umount store what was written before the process ends.""",
+SIGTERM, SIGINT and umount store what was written before the process ends. When that takes longer than two seconds the log says every ten
+seconds how much is not stored yet and how long the mount goes on trying: for five and a half minutes after the last thing that could be
+stored. A second SIGTERM or SIGINT, at least a second after the first, gives up at once. A mount that gave up names in its log the files
+whose data is lost, leaves the tree and ends with status 1; its session lapses.""",
+    "stoke-umount": """Returns when the mount's process has ended, so that everything that was written is stored, or has been given up: then the mount's
+log names the files. A process that still stores after --wait goes on; two SIGTERMs, a second apart, make it give up.""",
     "stoke-format": """The keys of the object store come from the environment variables ACCESS_KEY, SECRET_KEY and SESSION_TOKEN. They are kept in the
 volume's setting, sealed as JuiceFS seals them. Running it again with the same NAME changes nothing.""",
     "stoke-warmup": """Exit status: 0 when every block is where it belongs (with --check: is there already), 1 when a block is missing or a path could not be

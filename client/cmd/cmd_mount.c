@@ -32,7 +32,11 @@ static const struct conf_table table = {
 	.options = options,
 	.n = ARRAY_LEN(options),
 	.usage = "stoke mount [options] META DIR",
-	.summary = "mount the volume of the Redis database META on DIR",
+	.summary = "mount the volume of the Redis database META on DIR. SIGTERM, SIGINT or umount "
+		   "ends it "
+		   "once all that was written is stored; a second SIGTERM or SIGINT gives up what "
+		   "is not, "
+		   "names those files in the log, and ends it with status 1",
 	.min_args = 2,
 	.max_args = 2,
 };
@@ -190,7 +194,11 @@ static void leave_terminal(int pipe_fd)
 
 struct waiter {
 	int ready, ended, signals;
+	uint64_t told_us; /* when a signal said that it is to end; 0: none did */
 };
+
+/* what comes as one request to end: Ctrl-C that reaches a group twice, SIGHUP and SIGTERM */
+enum { ONE_REQUEST_US = 1000000 };
 
 static void knock(int fd)
 {
@@ -208,6 +216,25 @@ static void ready(void *arg)
 static void ended(void *arg)
 {
 	knock(((struct waiter *)arg)->ended);
+}
+
+/* a signal while the mount ends: the second one that asks for it */
+static bool again(void *arg)
+{
+	struct waiter *w = arg;
+	struct signalfd_siginfo si;
+	uint64_t now = clock_us();
+
+	if (read(w->signals, &si, sizeof(si)) != (ssize_t)sizeof(si))
+		return false;
+	log_info("signal=%s", strsignal((int)si.ssi_signo));
+	if (si.ssi_signo == SIGHUP)
+		return false;
+	if (!w->told_us) {
+		w->told_us = now;
+		return false;
+	}
+	return now - w->told_us >= ONE_REQUEST_US;
 }
 
 /* signals reach this process by a descriptor only */
@@ -228,7 +255,7 @@ static int waiter_open(struct waiter *w)
 }
 
 /* true: fd became readable; false: the mount is to end */
-static bool wait_for(const struct waiter *w, int fd)
+static bool wait_for(struct waiter *w, int fd)
 {
 	struct pollfd p[] = {{.fd = w->ended, .events = POLLIN},
 			     {.fd = w->signals, .events = POLLIN},
@@ -247,6 +274,7 @@ static bool wait_for(const struct waiter *w, int fd)
 		if (p[1].revents) {
 			if (read(w->signals, &si, sizeof(si)) == (ssize_t)sizeof(si))
 				log_info("signal=%s", strsignal((int)si.ssi_signo));
+			w->told_us = clock_us();
 			return false;
 		}
 		if (fd >= 0 && p[2].revents)
@@ -278,6 +306,8 @@ static int serve(struct mount_conf *conf, int pipe_fd)
 	raise_limits();
 	conf->ready = ready;
 	conf->ended = ended;
+	conf->again = again;
+	conf->again_fd = w.signals;
 	conf->arg = &w;
 	r = mount_start(conf, &m, &err);
 	if (r < 0)

@@ -2,6 +2,7 @@
 /* stoke umount: unmounts, and waits until the mount's process has flushed, left the volume and
  * ended. One thread; blocks. */
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -12,6 +13,8 @@
 #include "client/cmd/cmd.h"
 #include "client/mount_text.h"
 #include "common/clock.h"
+
+enum { QUIET_US = 2000000 };
 
 struct umount_conf {
 	bool force, lazy;
@@ -24,7 +27,9 @@ static const struct conf_option options[] = {
 	{"lazy", 'l', CONF_FLAG, offsetof(struct umount_conf, lazy), "false", NULL,
 	 "take it out of the tree now, and end it when its last file is closed"},
 	{"wait", 0, CONF_DURATION, offsetof(struct umount_conf, wait_us), "300", NULL,
-	 "how long to wait for the mount's process to end; seconds"},
+	 "how long to wait for the mount's process to store everything and end; seconds. It goes "
+	 "on "
+	 "afterwards; kill -TERM twice makes it give up, and its log names what is lost"},
 };
 
 static const struct conf_table table = {
@@ -104,6 +109,8 @@ static int umount_path(const char *dir, const struct umount_conf *conf)
 	_cleanup_(closep) int pidfd = -1;
 	struct mount_found found;
 	char path[PATH_MAX];
+	bool over = true;
+	uint64_t quiet;
 	pid_t pid;
 	int r;
 
@@ -124,7 +131,15 @@ static int umount_path(const char *dir, const struct umount_conf *conf)
 				 "%s: in use (close its files and leave it, or use --lazy)", path);
 	if (r < 0)
 		return cmd_error("umount", "%s: %s", path, strerror(-r));
-	if (pidfd >= 0 && !conf->lazy && !wait_end(pidfd, conf->wait_us))
+	quiet = MIN(conf->wait_us, (uint64_t)QUIET_US);
+	if (pidfd >= 0 && !conf->lazy && !wait_end(pidfd, quiet)) {
+		(void)fprintf(stderr,
+			      "stoke umount: %s: unmounted; process %d still stores what was "
+			      "written, as its log tells (waiting for it %" PRIu64 " s more)\n",
+			      path, (int)pid, (conf->wait_us - quiet) / 1000000);
+		over = wait_end(pidfd, conf->wait_us - quiet);
+	}
+	if (!over)
 		return cmd_error("umount",
 				 "%s: unmounted, but its process %d has not ended yet (it may "
 				 "still be storing data)",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Redis away, disks full: what goes on all the same."""
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import threading
 import time
 
 import pytest
-from lab import BLOCK, noise, run, sha256, write_file
+from lab import BLOCK, noise, run, sha256, wait_for, write_file
 
 MIB = 1 << 20
 
@@ -224,3 +225,57 @@ def test_own_files_are_readable_while_redis_hangs(lab, redis, s3_volume):
         assert os.stat(m.dir).st_mode == before.st_mode
     finally:
         redis.signal(signal.SIGCONT)
+
+
+def leave_with_dirty_data(lab, redis, end):
+    """a mount whose Redis is away is told to end while data is not stored; returns it and when it was told"""
+    m = lab.mount(redis.url(1), "m1", flags=["--meta-timeout", "2"])
+    with open(m.path("stored"), "wb") as f:
+        f.write(b"s" * 1000)
+    os.mkdir(m.path("dir"))
+    fds = [os.open(m.path(n), os.O_WRONLY | os.O_CREAT) for n in ("dir/checkpoint.tmp", "dir/other")]
+    os.rename(m.path("dir/checkpoint.tmp"), m.path("dir/checkpoint"))
+    inodes = [os.fstat(fd).st_ino for fd in fds]
+    redis.signal(signal.SIGSTOP)
+    for fd in fds:
+        os.write(fd, b"x" * 5000)
+    end(m)
+    return m, fds, inodes
+
+
+def test_a_mount_that_cannot_store_says_what_it_waits_for_and_ends_when_told_twice(lab, redis, file_volume):
+    m, fds, inodes = leave_with_dirty_data(lab, redis, lambda m: m.signal(signal.SIGTERM))
+    try:
+        wait_for("a word on what it waits for", lambda: "9.8 KiB of 2 files are not stored yet" in m.text(), 10)
+        assert m.running() and "given up in 3" in m.text()
+        t = time.monotonic()
+        m.signal(signal.SIGHUP)  # no request of its own
+        m.signal(signal.SIGTERM)
+        m.p.wait(15)
+        assert time.monotonic() - t < 10
+    finally:
+        redis.signal(signal.SIGCONT)
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    assert m.p.returncode == 1 and not os.path.ismount(m.dir)
+    lost = {line.split(": ", 1)[-1].split("lost ", 1)[1] for line in m.text().splitlines() if "lost name=" in line or "lost inode=" in line}
+    assert any("name=checkpoint directory=" in x and f"inode={inodes[0]} size=4.9 KiB" in x for x in lost) and len(lost) == 2, m.text()
+    assert "given up: what was written to 2 files" in m.text()
+    m = lab.mount(redis.url(1), "m2")
+    # a record that Redis was asked for before may come all the same when it wakes up
+    assert os.stat(m.path("stored")).st_size == 1000
+    assert {os.stat(m.path(n)).st_size for n in ("dir/checkpoint", "dir/other")} <= {0, 5000}
+
+
+def test_a_mount_that_cannot_store_at_once_stores_when_redis_is_back(lab, redis, file_volume):
+    m, fds, _ = leave_with_dirty_data(lab, redis, lambda m: m.signal(signal.SIGTERM))
+    wait_for("a word on what it waits for", lambda: "2 files are not stored yet" in m.text(), 10)
+    redis.signal(signal.SIGCONT)
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    m.p.wait(30)
+    assert m.stop() == 0 and "lost inode" not in m.text() and "given up:" not in m.text()
+    m = lab.mount(redis.url(1), "m2")
+    assert [os.stat(m.path(n)).st_size for n in ("stored", "dir/checkpoint", "dir/other")] == [1000, 5000, 5000]
