@@ -8,7 +8,7 @@
 #include "cached/disk.h"
 #include "cached/index.h"
 
-enum { RECOVER_DIRS = 256, RECOVER_LENGTHS_US = 2000000 };
+enum { RECOVER_DIRS = 256, RECOVER_LENGTHS_US = 500000 };
 
 struct recover_stat {
 	uint64_t blocks, bytes; /* found */
