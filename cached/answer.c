@@ -15,7 +15,11 @@
 #include "common/block/blockfile.h"
 #include "common/clock.h"
 
-enum { IOV_MAX_ANSWERS = 16, TURN_BYTES = 8 << 20 };
+enum {
+	IOV_MAX_ANSWERS = 16,
+	TURN_BYTES = 1 << 20, /* then others of the loop have their turn */
+	SLICE = 1 << 20,      /* the same for a disk thread, when somebody waits for it */
+};
 
 struct call *call_new(struct conn *c, const struct frame *f)
 {
@@ -39,6 +43,8 @@ void call_free(struct call *k)
 	blob_fini(&k->data);
 	blob_fini(&k->sums_file);
 	free(k->tail);
+	if (k->hot)
+		hot_end(c->worker->conf->hot, &k->key);
 	if (k->reserved)
 		pool_unreserve(c->worker->conf->env->pool, POOL_UPLOAD, k->reserved);
 	c->worker->inline_bytes -= k->inline_len;
@@ -291,15 +297,18 @@ void answer_shed(struct conn *c)
 
 /* --- lent to a disk thread --- */
 
-/* as much as the socket takes: 0 all sent, -EAGAIN, -EBADMSG the file is short, other errors of the
- * socket */
+/* as much as the socket takes: 0 all sent, -EAGAIN, 1 another connection waits for this thread and
+ * goes first, -EBADMSG the file is short, other errors of the socket */
 static int send_file_answer(struct conn *c, struct call *k)
 {
-	size_t data_end = FRAME_HEADER + k->data.len, end = answer_len(k);
+	size_t data_end = FRAME_HEADER + k->data.len, end = answer_len(k), begun = k->sent;
+	struct workq *q = store_readers(&k->data);
 
 	while (k->sent < end) {
 		ssize_t n;
 
+		if (k->sent - begun >= SLICE && workq_waiting(q))
+			return 1;
 		if (k->sent < FRAME_HEADER) {
 			n = send(c->fd, k->head + k->sent, FRAME_HEADER - k->sent,
 				 MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
@@ -309,7 +318,7 @@ static int send_file_answer(struct conn *c, struct call *k)
 			size_t skip = k->sent - (data ? FRAME_HEADER : data_end);
 			off_t off = (off_t)(b->off + skip);
 
-			n = sendfile(c->fd, b->file->fd, &off, b->len - skip);
+			n = sendfile(c->fd, b->file->fd, &off, MIN(b->len - skip, (size_t)SLICE));
 			if (n == 0)
 				return -EBADMSG;
 		}
@@ -336,6 +345,8 @@ static void answer_sent(struct conn *c, struct call *k)
 	call_free(k);
 }
 
+static void lend(struct conn *c, const struct call *k);
+
 static void sent_job(struct loop_job *job)
 {
 	struct conn *c = container_of(job, struct conn, sent_job);
@@ -347,6 +358,8 @@ static void sent_job(struct loop_job *job)
 	c->busy++;
 	if (r == 0)
 		answer_sent(c, k);
+	else if (r == 1)
+		lend(c, k);
 	else if (r == -EBADMSG || r == -EIO) {
 		store_verify(c->worker->conf->store, &k->key);
 		conn_drop(c, REJECT_NONE); /* the announced length cannot be kept any more */
@@ -354,7 +367,7 @@ static void sent_job(struct loop_job *job)
 		conn_drop(c, REJECT_NONE);
 	if (r == 0)
 		conn_run(c);
-	else
+	else if (r < 0)
 		conn_watch(c);
 	c->busy--;
 	conn_settle(c);

@@ -71,6 +71,7 @@ void conn_drop(struct conn *c, enum reject why)
 	passed_drop(store_passed(c->worker->conf->store), &c->held);
 	free(TAKE_PTR(c->hello));
 	body_drop(c);
+	turns_drop(c->worker->conf->turns, c);
 }
 
 void conn_settle(struct conn *c)
@@ -84,7 +85,7 @@ void conn_settle(struct conn *c)
 	if (c->n_calls)
 		return;
 	list_del(&c->link);
-	(void)close(c->fd);
+	closep(&c->fd);
 	c->worker->n_conns--;
 	counters_conns(c->worker->conf->counters, -1);
 	free(c);
@@ -531,6 +532,7 @@ int conn_new(struct worker *w, int fd, bool local)
 	list_init(&c->calls);
 	list_init(&c->out);
 	passed_holder_init(&c->held);
+	turns_line_init(c->line);
 	loop_post(w->loop, &c->start);
 	return 0;
 }

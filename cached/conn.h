@@ -20,12 +20,14 @@
  *									ended and no disk thread
  *									works for it
  *
- * Call: received -> with the chain (in conn->calls) -> answer in conn->out -> sent -> freed; on a
- * closed connection it ends as soon as the chain gives it back. */
+ * Call: received -> in line for its turn (turns.h) -> with the chain (in conn->calls) -> answer in
+ * conn->out -> sent -> freed; on a closed connection it ends as soon as the chain gives it back. */
 #ifndef STOKE_CACHED_CONN_H
 #define STOKE_CACHED_CONN_H
 
+#include "cached/hot.h"
 #include "cached/passed.h"
+#include "cached/turns.h"
 #include "cached/worker.h"
 #include "common/block/source.h"
 
@@ -94,7 +96,8 @@ struct conn {
 	uint64_t written_us; /* when the reader last took a byte while something waits */
 	struct hello_state *hello; /* until SERVING */
 	struct list_node calls, out;
-	unsigned n_calls;	   /* both lists and a body being read */
+	unsigned n_calls; /* both lists, those in line, and a body being read */
+	struct turns_line line[TURN_CLASSES];
 	struct passed_holder held; /* descriptors that went out */
 	struct call *body;	   /* a PUT whose body is being read */
 	size_t body_have;
@@ -125,6 +128,10 @@ struct call {
 	bool waiting;	       /* for it */
 	size_t reserved;
 	int status;
+	/* turns.c's: what it counts there, and what happens when its turn has come */
+	size_t turn_bytes;
+	void (*go)(struct call *k);
+	bool under_way, hot; /* counted among the turns; in the worker's hot blocks */
 	/* the answer: head, then data, then tail (or the same from a file) */
 	uint8_t head[FRAME_HEADER];
 	struct blob data;

@@ -346,6 +346,7 @@ static int open_server(struct daemon *d, struct member *self, struct str *err)
 		.node = d->node,
 		.secret = &d->secret,
 		.max_conns = d->max_conns,
+		.hot_share = (unsigned)d->conf.hot_share,
 	};
 	int r = server_new(&conf, &d->server);
 

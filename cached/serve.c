@@ -4,6 +4,8 @@
 #include "cached/conn.h"
 #include "common/clock.h"
 
+enum { TURN_LEAST = 64 << 10 }; /* what the smallest fetch counts: it takes a connection, too */
+
 /* A status of the chain (source.h) -> the wire's. ops.def's rows of a refusal are for the
  * handshake; here -EACCES is the object store's. What no row has is this daemon's own trouble:
  * another may do better. */
@@ -23,6 +25,7 @@ static void call_ended(struct call *k)
 	struct conn *c = k->conn;
 	int r = k->status;
 
+	turns_end(c->worker->conf->turns, k);
 	if (c->state == CONN_CLOSED)
 		call_free(k);
 	else if (r == 0 && k->frame.op == OP_GET)
@@ -69,6 +72,36 @@ static int call_request(struct call *k, uint32_t flags, enum pool_class klass)
 	return k->req ? 0 : -ENOMEM;
 }
 
+static void serve_go(struct call *k)
+{
+	source_get(k->conn->worker->conf->chain, k->req, call_done, k);
+}
+
+/* what has to be fetched, in turn with the other connections */
+static void serve_in_turn(struct call *k, enum turn_class class, size_t bytes)
+{
+	list_del(&k->link);
+	turns_wait(k->conn->worker->conf->turns, k, class, MAX(bytes, (size_t)TURN_LEAST),
+		   serve_go);
+}
+
+/* A block that many read at once: the asker is sent to its successor. Mounts of this node are not,
+ * they share the file; nor are small ranges, which cost little. */
+static bool sent_on(struct call *k)
+{
+	const struct server_conf *conf = k->conn->worker->conf;
+
+	if (k->conn->local || k->len <= CONN_INLINE_MAX)
+		return false;
+	if (hot_send_on(conf->hot, &k->key, conf->hot_share, conf->view, conf->node)) {
+		metric_add(conf->counters->sent_on, 1);
+		return true;
+	}
+	k->hot = true;
+	hot_begin(conf->hot, &k->key);
+	return false;
+}
+
 static void serve_get(struct call *k)
 {
 	struct worker *w = k->conn->worker;
@@ -86,18 +119,29 @@ static void serve_get(struct call *k)
 	 * ask is silent. Who waits for the same fetch and has more time goes on by himself. */
 	if (k->frame.left_us)
 		k->req->deadline_us = clock_us() + k->frame.left_us / 2;
-	if (!store_has(w->conf->store, &k->key) &&
-	    (!flags || store_fetching(w->conf->store, k->req)))
+	if (store_has(w->conf->store, &k->key)) {
+		if (!(flags & REQ_NO_FILL) && sent_on(k))
+			answer_status(k, ST_BUSY, NULL);
+		else
+			serve_go(k);
+		return;
+	}
+	if (!flags || store_fetching(w->conf->store, k->req))
 		answer_filling(k);
-	source_get(w->conf->chain, k->req, call_done, k);
+	if (flags)
+		serve_go(k); /* it leads nothing */
+	else
+		serve_in_turn(k, klass == POOL_DEMAND ? TURN_DEMAND : TURN_AHEAD, req_need(k->req));
 }
 
 static void serve_fill(struct call *k)
 {
-	if (call_request(k, REQ_FILL, POOL_DEMAND) < 0)
+	if (call_request(k, REQ_FILL, POOL_UPLOAD) < 0)
 		answer_status(k, ST_NO_MEMORY, NULL);
+	else if (store_has(k->conn->worker->conf->store, &k->key))
+		serve_go(k);
 	else
-		source_get(k->conn->worker->conf->chain, k->req, call_done, k);
+		serve_in_turn(k, TURN_AHEAD, k->key.size);
 }
 
 static void serve_drop(struct call *k)

@@ -31,6 +31,8 @@ struct server {
 	struct worker workers[SERVER_WORKERS_MAX];
 	struct listener listeners[SERVER_LISTENERS_MAX];
 	unsigned n_listeners, next_worker;
+	struct hot hot;
+	struct turns turns;
 };
 
 /* --- workers --- */
@@ -101,6 +103,9 @@ int server_new(const struct server_conf *conf, struct server **ret)
 		return -ENOMEM;
 	s->conf = *conf;
 	pool_stat(conf->env->pool, &pool);
+	s->conf.hot = &s->hot;
+	s->conf.turns = &s->turns;
+	turns_init(&s->turns, pool.budget / 4 * 3);
 	for (unsigned i = 0; i < conf->n_loops; i++) {
 		struct worker *w = &s->workers[i];
 
@@ -363,5 +368,8 @@ bool server_stop(struct server *s, uint64_t us)
 
 void server_free(struct server *s)
 {
+	if (!s)
+		return;
+	turns_fini(&s->turns);
 	free(s);
 }

@@ -21,6 +21,10 @@ struct server_conf {
 	const char *group, *node;    /* "" without a group; kept by pointer */
 	const struct secret *secret; /* for TCP */
 	unsigned max_conns;
+	/* answers of one block at once, before its owner sends askers to its successor; 0: never */
+	unsigned hot_share;
+	struct hot *hot;     /* the server's own, */
+	struct turns *turns; /* set by server_new */
 };
 
 enum { SERVER_WORKERS_MAX = 16, SERVER_LISTENERS_MAX = 8 };

@@ -22,7 +22,7 @@ static struct secret group_secret = {.len = 16, .b = (uint8_t[]){"0123456789abcd
 enum behaviour {
 	SERVE,
 	HANG,
-	BUSY,
+	BUSY, /* but to NO_FILL, as the protocol has it */
 	DAMAGE,
 	OTHER_BLOCK, /* right checksums of its own, but not what was asked for */
 	NOT_HERE,
@@ -200,7 +200,7 @@ static inline void on_get(struct daemon *d, int fd, const struct frame *q, const
 	if (how == FILL_FOR_EVER)
 		answer(fd, q, ST_FILLING, NULL, 0);
 	daemon_wait(d);
-	if (how == BUSY) {
+	if (how == BUSY && !(q->flags & FRAME_NO_FILL)) {
 		answer(fd, q, ST_BUSY, NULL, 0);
 	} else if (how == NOT_HERE) {
 		answer(fd, q, ST_NOT_HERE, NULL, 0);
@@ -210,6 +210,8 @@ static inline void on_get(struct daemon *d, int fd, const struct frame *q, const
 		       : how == FORBIDDEN ? ST_FORBIDDEN
 					  : ST_STORE_ERROR,
 		       text, strlen(text));
+	} else if (how == BUSY) {
+		answer_block(fd, q, &k, &g, SERVE);
 	} else if (how >= PASS_FD && (q->flags & FRAME_WANT_FD)) {
 		answer_fd(fd, q, &k, how);
 	} else {

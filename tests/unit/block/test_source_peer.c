@@ -174,6 +174,30 @@ static void owner_refuses_then_successor_then_store(void **state)
 	group_stop(&g);
 }
 
+/* A hot block's owner sends its readers on. When nobody else has the block he is asked once more,
+ * before the object store is. */
+static void who_is_busy_is_asked_again_before_the_store(void **state)
+{
+	struct group g;
+	struct block_key k;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	k = owned(&g, 0, 0);
+	behave(&g.d[0], BUSY);
+	daemon_stop(&g.d[1]);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_int_equal(counted(&g.d[0].gets), 2);
+	assert_int_equal(counted(&g.d[0].no_fills), 1);
+	assert_int_equal(mem_gets(&g.w.store), 0);
+	assert_int_equal(counter(&g.w, "stoke_peer_busy_total", ""), 1);
+	/* he has it no more: then the store, and nobody a third time */
+	behave(&g.d[0], NOT_HERE);
+	get(&g, &k, 0, BLOCK, 0, 0, VIA_OBJECT);
+	assert_int_equal(counted(&g.d[0].gets), 3);
+	group_stop(&g);
+}
+
 static void owner_hangs_and_costs_one_hedge_G01_G02(void **state)
 {
 	struct group g;
@@ -443,7 +467,7 @@ static void without_memory_for_a_fork_the_request_goes_on(void **state)
 	(void)state;
 	group_start(&g, PEER_OWNER, NULL, false, 5 * (BLOCK + 8192));
 	k = owned(&g, 0, 0);
-	for (unsigned round = 0; round < 4; round++) {
+	for (unsigned round = 0; round < 5; round++) {
 		read_start(&g.w, &g.wt, &rd, &k, 0, BLOCK, 0);
 		need = req_need(rd.req);
 		assert_int_equal(pool_reserve(g.w.pool, POOL_DEMAND, need, NULL), 0);
@@ -451,10 +475,10 @@ static void without_memory_for_a_fork_the_request_goes_on(void **state)
 		while (pool_reserve(g.w.pool, POOL_DEMAND, 4096, NULL) == 0)
 			held += 4096;
 		behave(&g.d[0], round == 0 ? SERVE : round == 1 ? DAMAGE : HANG);
-		behave(&g.d[1], round < 3 ? SERVE : BUSY);
+		behave(&g.d[1], round < 3 ? SERVE : round == 3 ? NOT_HERE : BUSY);
 		source_get(g.peer, rd.req, read_done, &rd);
 		waiter_wait(&g.wt);
-		assert_int_equal(rd.req->via, round < 3 ? VIA_PEER : VIA_OBJECT);
+		assert_int_equal(rd.req->via, round == 3 ? VIA_OBJECT : VIA_PEER);
 		read_check(&rd, 0);
 		pool_unreserve(g.w.pool, POOL_DEMAND, held);
 		held = 0;
@@ -723,6 +747,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(owner_answers_ranges_and_whole_blocks),
 		cmocka_unit_test(owner_refuses_then_successor_then_store),
+		cmocka_unit_test(who_is_busy_is_asked_again_before_the_store),
 		cmocka_unit_test(owner_hangs_and_costs_one_hedge_G01_G02),
 		cmocka_unit_test(both_hang_and_the_store_answers),
 		cmocka_unit_test(nobody_hedges_after_filling),
