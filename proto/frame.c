@@ -56,6 +56,8 @@ static uint32_t answer_limit(unsigned op, unsigned status)
 		return FRAME_BODY_MAX;
 	if (status == ST_OK && op == OP_RING)
 		return FRAME_RING_MAX;
+	if (status == ST_OK && op == OP_LIST)
+		return FRAME_LIST_MAX;
 	return FRAME_SMALL_MAX;
 }
 

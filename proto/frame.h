@@ -29,6 +29,7 @@ enum {
 	FRAME_SUMS_MAX = 4 * (FRAME_BLOCK_MAX / FRAME_PIECE),
 	FRAME_SMALL_MAX = 4096,	  /* bodies without block data */
 	FRAME_RING_MAX = 4 << 20, /* answer to RING: all members */
+	FRAME_LIST_MAX = 65536,	  /* answer to LIST */
 	FRAME_BODY_MAX = FRAME_BLOCK_MAX + FRAME_SUMS_MAX + 64,
 };
 

@@ -129,6 +129,45 @@ ssize_t msg_welcome_decode(const uint8_t *p, size_t n, struct msg_welcome *ret)
 	return used + MSG_HMAC;
 }
 
+void msg_list_encode(const struct msg_list *l, uint8_t p[MSG_LIST])
+{
+	put64(p, l->cursor);
+	put32(p + 8, l->weight);
+	put64(p + 12, l->member);
+}
+
+ssize_t msg_list_decode(const uint8_t *p, size_t n, struct msg_list *ret)
+{
+	if (n < MSG_LIST)
+		return -EAGAIN;
+	ret->cursor = get64(p);
+	ret->weight = get32(p + 8);
+	ret->member = get64(p + 12);
+	return MSG_LIST;
+}
+
+void msg_list_key_encode(const struct msg_key *k, uint8_t p[MSG_LIST_KEY])
+{
+	put64(p, k->slice);
+	put32(p + 8, k->index);
+	put32(p + 12, k->size);
+}
+
+ssize_t msg_list_key_decode(const uint8_t *p, size_t n, struct msg_key *ret)
+{
+	uint32_t size;
+
+	if (n < MSG_LIST_KEY)
+		return -EAGAIN;
+	size = get32(p + 12);
+	if (size == 0 || size > FRAME_BLOCK_MAX || get64(p) == 0)
+		return -EPROTO;
+	ret->slice = get64(p);
+	ret->index = get32(p + 8);
+	ret->size = size;
+	return MSG_LIST_KEY;
+}
+
 size_t msg_stat_encode(const struct msg_stat *s, uint8_t p[MSG_STAT])
 {
 	put64(p, s->blocks);

@@ -15,6 +15,9 @@ enum {
 	MSG_NAME_MAX = 128, /* group and node names */
 	MSG_HELLO_MAX = 1024,
 	MSG_STAT = 64,
+	MSG_LIST = 20,
+	MSG_LIST_HEAD = 8, /* of an answer to LIST, then keys */
+	MSG_LIST_KEY = 16,
 	MSG_REASON_MAX = 1024,
 };
 
@@ -51,6 +54,14 @@ struct msg_stat {
 	uint64_t blocks, bytes, capacity_bytes, hits, misses, fills, evictions, uptime_us;
 };
 
+/* LIST: the walk's cursor (0: from the start), the weight that the asking member has or will have,
+ * and XXH3-64 of its id. Answer: the next cursor (0: that was all), then keys without their volume,
+ * which is the connection's. */
+struct msg_list {
+	uint64_t cursor, member;
+	uint32_t weight;
+};
+
 void msg_key_encode(const struct msg_key *k, uint8_t p[MSG_KEY]);
 /* size 0 or above FRAME_BLOCK_MAX: -EPROTO */
 ssize_t msg_key_decode(const uint8_t *p, size_t n, struct msg_key *ret);
@@ -61,6 +72,11 @@ size_t msg_hello_encode(const struct msg_hello *h, uint8_t p[MSG_HELLO_MAX]);
 ssize_t msg_hello_decode(const uint8_t *p, size_t n, struct msg_hello *ret);
 size_t msg_welcome_encode(const struct msg_welcome *w, uint8_t p[MSG_HELLO_MAX]);
 ssize_t msg_welcome_decode(const uint8_t *p, size_t n, struct msg_welcome *ret);
+void msg_list_encode(const struct msg_list *l, uint8_t p[MSG_LIST]);
+ssize_t msg_list_decode(const uint8_t *p, size_t n, struct msg_list *ret);
+void msg_list_key_encode(const struct msg_key *k, uint8_t p[MSG_LIST_KEY]);
+/* ret's volume is left alone. Refuses what msg_key_decode refuses */
+ssize_t msg_list_key_decode(const uint8_t *p, size_t n, struct msg_key *ret);
 size_t msg_stat_encode(const struct msg_stat *s, uint8_t p[MSG_STAT]);
 ssize_t msg_stat_decode(const uint8_t *p, size_t n, struct msg_stat *ret);
 

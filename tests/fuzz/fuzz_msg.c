@@ -11,12 +11,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	struct msg_get g;
 	struct msg_welcome w;
 	struct msg_stat s;
+	struct msg_list l;
 	ssize_t used;
 
 	if (n == 0)
 		return 0;
 	n--;
-	switch (*data++ % 4) {
+	switch (*data++ % 6) {
 	case 0:
 		if ((used = msg_key_decode(data, n, &k)) > 0) {
 			msg_key_encode(&k, p);
@@ -34,6 +35,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		if ((used = msg_welcome_decode(data, n, &w)) > 0)
 			assert(msg_welcome_encode(&w, p) == (size_t)used &&
 			       memcmp(p, data, (size_t)used) == 0);
+		break;
+	case 3:
+		if ((used = msg_list_decode(data, n, &l)) > 0) {
+			msg_list_encode(&l, p);
+			assert(memcmp(p, data, (size_t)used) == 0);
+		}
+		break;
+	case 4:
+		if ((used = msg_list_key_decode(data, n, &k)) > 0) {
+			msg_list_key_encode(&k, p);
+			assert(memcmp(p, data, (size_t)used) == 0);
+		}
 		break;
 	default:
 		if ((used = msg_stat_decode(data, n, &s)) > 0)
