@@ -1,14 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers on their way out. On the connection's loop, but for send_job, which runs in a thread of
+/* Answers on their way out. On the connection's loop, but for send_run, which runs in a thread of
  * the disk that the bytes lie on: sendfile waits for cold pages even when the socket does not
  * block.
  *
- * The queue is written in order. Memory goes out here, several answers in one call; a block's file
- * is lent: the connection belongs to the disk thread until sent_job comes back (all sent, socket
- * full, or broken), and nobody else writes meanwhile. */
+ * The queue is written in order. Memory goes out here, several answers in one call; for a block's
+ * file the connection is lent to the disk thread until sent_job comes back (all sent, socket full,
+ * or broken), and nobody else writes meanwhile.
+ *
+ * A disk may fail or hang. The thread waits for the first byte of the file before it sends the
+ * header, so in most cases nothing has gone out yet, and the chain is asked again. Else the
+ * connection ends, and the asker asks elsewhere. A call whose thread hangs is left to that thread.
+ *
+ *	send_state	by			may become
+ *	WAITS		lend			SENDS (thread: the first byte is there), LEFT (the disk
+ *						hangs; the thread sends nothing any more)
+ *	SENDS		thread			none: when it hangs now, the connection ends */
 #include <sys/sendfile.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include "cached/conn.h"
@@ -20,6 +28,8 @@ enum {
 	TURN_BYTES = 1 << 20, /* then others of the loop have their turn */
 	SLICE = 1 << 20,      /* the same for a disk thread, when somebody waits for it */
 };
+
+enum { WAITS, SENDS, LEFT };
 
 struct call *call_new(struct conn *c, const struct frame *f)
 {
@@ -173,11 +183,10 @@ static bool pass(struct call *k)
 {
 	struct conn *c = k->conn;
 	struct passed *p = store_passed(c->worker->conf->store);
-	struct stat st;
 
 	if (c->held.n >= CONN_MAX_FDS || passed_add(p, &c->held, &k->key) < 0)
 		return false;
-	if (fstat(k->data.file->fd, &st) < 0 || st.st_nlink == 0) {
+	if (!blockfile_is_whole(k->data.file->fd, &k->key)) {
 		(void)passed_closed(p, &c->held, &k->key);
 		return false;
 	}
@@ -227,12 +236,48 @@ void answer_block(struct call *k)
 
 /* --- out of memory's way --- */
 
-static void shed_job(struct workq_job *job)
-{
-	struct conn *c = container_of(job, struct conn, shed_job);
+struct shed {
+	struct disk_job job;
+	struct loop_job done, late;
+	struct conn *conn;
+	struct store *store;
+	struct loop *loop;
+	struct block_key key;
+	int result;
+	struct blob_file *file;
+};
 
-	c->shed_result = store_file(c->worker->conf->store, &c->shed_key, &c->shed_file);
-	loop_post(c->worker->loop, &c->shed_done);
+static int shed_run(struct disk_job *job)
+{
+	struct shed *s = container_of(job, struct shed, job);
+
+	return store_file(s->store, &s->key, &s->file);
+}
+
+static void shed_end(struct disk_job *job, int status)
+{
+	struct shed *s = container_of(job, struct shed, job);
+
+	s->result = status;
+	loop_post(s->loop, &s->done);
+}
+
+static void shed_free(struct loop_job *job)
+{
+	struct shed *s = container_of(job, struct shed, late);
+
+	if (s->file)
+		blob_file_unref(s->file);
+	free(s);
+}
+
+/* behind done in the loop */
+static void shed_late(struct disk_job *job, int status)
+{
+	struct shed *s = container_of(job, struct shed, job);
+
+	(void)status;
+	loop_post(s->loop, &s->late);
 }
 
 /* the same bytes from the file, from where they were sent so far */
@@ -249,26 +294,51 @@ static void shed_answer(struct call *k, struct blob_file *file)
 
 static void shed_done(struct loop_job *job)
 {
-	struct conn *c = container_of(job, struct conn, shed_done);
-	struct blob_file *file = c->shed_result == 0 ? c->shed_file : NULL;
+	struct shed *s = container_of(job, struct shed, done);
+	struct conn *c = s->conn;
+	bool good = s->result == 0;
 	struct list_node *n;
 
-	c->shedding = false;
+	c->shedding = NULL;
 	c->busy++;
 	list_for_each(n, &c->out)
 	{
 		struct call *k = container_of(n, struct call, link);
 
-		if (file && k->memory_len && block_key_eq(&k->key, &c->shed_key))
-			shed_answer(k, file);
+		if (good && k->memory_len && block_key_eq(&k->key, &s->key))
+			shed_answer(k, s->file);
 	}
-	if (file) {
-		blob_file_unref(file);
+	if (s->result != -ETIMEDOUT)
+		shed_free(&s->late);
+	if (good) {
 		conn_run(c); /* there may be room for requests now */
 		answer_shed(c);
 	}
 	c->busy--;
 	conn_settle(c);
+}
+
+static bool shed_start(struct conn *c, const struct block_key *k)
+{
+	struct shed *s = calloc(1, sizeof(*s));
+
+	if (!s)
+		return false;
+	*s = (struct shed){
+		.job = {.run = shed_run, .end = shed_end, .late = shed_late},
+		.done.fn = shed_done,
+		.late.fn = shed_free,
+		.conn = c,
+		.store = c->worker->conf->store,
+		.loop = c->worker->loop,
+		.key = *k,
+	};
+	c->shedding = s; /* bounded: one per connection */
+	if (store_push(s->store, k, &s->job) == 0)
+		return true;
+	c->shedding = NULL;
+	free(s);
+	return false;
 }
 
 void answer_shed(struct conn *c)
@@ -281,36 +351,28 @@ void answer_shed(struct conn *c)
 	list_for_each(n, &c->out)
 	{
 		const struct call *k = container_of(n, struct call, link);
-		struct workq *q =
-			k->memory_len ? store_place(c->worker->conf->store, &k->key) : NULL;
 
-		if (!q)
-			continue;
-		c->shedding = true;
-		c->shed_key = k->key;
-		c->shed_job.fn = shed_job;
-		c->shed_done.fn = shed_done;
-		workq_push_always(q, &c->shed_job); /* bounded: one per connection */
-		return;
+		if (k->memory_len && shed_start(c, &k->key))
+			return;
 	}
 }
 
 /* --- lent to a disk thread --- */
 
 /* as much as the socket takes: 0 all sent, -EAGAIN, 1 another connection waits for this thread and
- * goes first, -EBADMSG the file is short, other errors of the socket */
-static int send_file_answer(struct conn *c, struct call *k)
+ * goes first, -EBADMSG the file is short, other errors of the socket or the disk */
+static int send_file_answer(struct call *k)
 {
 	size_t data_end = FRAME_HEADER + k->data.len, end = answer_len(k), begun = k->sent;
-	struct workq *q = store_readers(&k->data);
 
 	while (k->sent < end) {
 		ssize_t n;
 
-		if (k->sent - begun >= SLICE && workq_waiting(q))
+		diskq_progress(&k->send_job);
+		if (k->sent - begun >= SLICE && diskq_waiting(k->send_job.q))
 			return 1;
 		if (k->sent < FRAME_HEADER) {
-			n = send(c->fd, k->head + k->sent, FRAME_HEADER - k->sent,
+			n = send(k->send_fd, k->head + k->sent, FRAME_HEADER - k->sent,
 				 MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
 		} else {
 			bool data = k->sent < data_end;
@@ -318,7 +380,8 @@ static int send_file_answer(struct conn *c, struct call *k)
 			size_t skip = k->sent - (data ? FRAME_HEADER : data_end);
 			off_t off = (off_t)(b->off + skip);
 
-			n = sendfile(c->fd, b->file->fd, &off, MIN(b->len - skip, (size_t)SLICE));
+			n = sendfile(k->send_fd, b->file->fd, &off,
+				     MIN(b->len - skip, (size_t)SLICE));
 			if (n == 0)
 				return -EBADMSG;
 		}
@@ -331,12 +394,59 @@ static int send_file_answer(struct conn *c, struct call *k)
 	return 0;
 }
 
-static void send_job(struct workq_job *job)
+static struct store *store_of(const struct call *k)
 {
-	struct conn *c = container_of(job, struct conn, send_job);
+	return k->conn->worker->conf->store;
+}
 
-	c->sent_result = send_file_answer(c, container_of(c->out.next, struct call, link));
-	loop_post(c->worker->loop, &c->sent_job);
+/* k->conn is there as long as the thread has not been given up, or has sent something */
+static int send_run(struct disk_job *job)
+{
+	struct call *k = container_of(job, struct call, send_job);
+	struct store *store = store_of(k);
+	unsigned waits = WAITS;
+	int r = k->sent ? 0 : store_touch(store, &k->key, &k->data);
+
+	if (r < 0)
+		return r;
+	if (!atomic_compare_exchange_strong(&k->send_state, &waits, SENDS))
+		return -EIO;
+	r = send_file_answer(k);
+	if (r == -EBADMSG || r == -EIO)
+		store_failed(store, &k->key, &k->data, r);
+	return r;
+}
+
+static void send_end(struct disk_job *job, int status)
+{
+	struct call *k = container_of(job, struct call, send_job);
+	struct conn *c = k->conn;
+	unsigned waits = WAITS;
+
+	k->sent_result = status;
+	if (status == -ETIMEDOUT)
+		(void)atomic_compare_exchange_strong(&k->send_state, &waits, LEFT);
+	loop_post(c->worker->loop, &k->sent_job);
+}
+
+static void late_job(struct loop_job *job)
+{
+	struct call *k = container_of(job, struct call, late_job);
+
+	blob_fini(&k->data);
+	blob_fini(&k->sums_file);
+	if (k->owns_fd)
+		closep(&k->send_fd);
+	free(k);
+}
+
+/* behind sent_job in the loop */
+static void send_late(struct disk_job *job, int status)
+{
+	struct call *k = container_of(job, struct call, send_job);
+
+	(void)status;
+	loop_post(k->late_loop, &k->late_job);
 }
 
 static void answer_sent(struct conn *c, struct call *k)
@@ -345,13 +455,50 @@ static void answer_sent(struct conn *c, struct call *k)
 	call_free(k);
 }
 
-static void lend(struct conn *c, const struct call *k);
+/* The thread keeps k. What the connection still needs of it goes on in a new call. */
+static void send_left(struct conn *c, struct call *k)
+{
+	bool nothing_sent = atomic_load(&k->send_state) == LEFT;
+	bool goes_on = nothing_sent && c->state != CONN_CLOSED;
+	struct call *next = goes_on ? call_new(c, &k->frame) : NULL;
+
+	if (next) {
+		next->key = k->key;
+		next->off = k->off;
+		next->len = k->len;
+		next->hot = k->hot;
+		next->asked_again = k->asked_again;
+	} else {
+		conn_drop(c, REJECT_NONE);
+		if (k->hot)
+			hot_end(c->worker->conf->hot, &k->key);
+		if (!nothing_sent) {
+			k->owns_fd = true;
+			c->fd = -1;
+		}
+	}
+	list_del(&k->link);
+	c->n_calls--;
+	if (next)
+		serve_again(next);
+}
+
+/* nothing has gone out: it is asked for again */
+static void send_again(struct call *k)
+{
+	list_del(&k->link);
+	blob_fini(&k->data);
+	blob_fini(&k->sums_file);
+	serve_again(k);
+}
+
+static void lend(struct conn *c, struct call *k);
 
 static void sent_job(struct loop_job *job)
 {
-	struct conn *c = container_of(job, struct conn, sent_job);
-	struct call *k = container_of(c->out.next, struct call, link);
-	int r = c->sent_result;
+	struct call *k = container_of(job, struct call, sent_job);
+	struct conn *c = k->conn;
+	int r = k->sent_result;
 
 	c->lent = false;
 	c->written_us = clock_us();
@@ -360,25 +507,31 @@ static void sent_job(struct loop_job *job)
 		answer_sent(c, k);
 	else if (r == 1)
 		lend(c, k);
-	else if (r == -EBADMSG || r == -EIO) {
-		store_verify(c->worker->conf->store, &k->key);
-		conn_drop(c, REJECT_NONE); /* the announced length cannot be kept any more */
-	} else if (r != -EAGAIN)
+	else if (r == -ETIMEDOUT)
+		send_left(c, k);
+	else if (r != -EAGAIN && !k->sent && c->state != CONN_CLOSED)
+		send_again(k);
+	else if (r != -EAGAIN) /* the announced length cannot be kept any more */
 		conn_drop(c, REJECT_NONE);
-	if (r == 0)
-		conn_run(c);
-	else if (r < 0)
+	if (r == -EAGAIN)
 		conn_watch(c);
+	else if (r != 1)
+		conn_run(c);
 	c->busy--;
 	conn_settle(c);
 }
 
-static void lend(struct conn *c, const struct call *k)
+static void lend(struct conn *c, struct call *k)
 {
+	k->send_job = (struct disk_job){.run = send_run, .end = send_end, .late = send_late};
+	k->sent_job.fn = sent_job;
+	k->late_job.fn = late_job;
+	k->late_loop = c->worker->loop;
+	k->send_fd = c->fd;
+	atomic_store(&k->send_state, WAITS);
 	c->lent = true;
-	c->send_job.fn = send_job;
-	c->sent_job.fn = sent_job;
-	workq_push_always(store_readers(&k->data), &c->send_job); /* bounded: one per connection */
+	if (store_push_read(&k->data, &k->send_job) < 0) /* bounded: one per connection */
+		send_end(&k->send_job, -EHOSTDOWN);
 	conn_watch(c);
 }
 
@@ -465,7 +618,7 @@ void answer_flush(struct conn *c)
 	size_t turn = 0;
 
 	while (c->state != CONN_CLOSED && !c->lent && !list_empty(&c->out) && turn < TURN_BYTES) {
-		const struct call *first = container_of(c->out.next, struct call, link);
+		struct call *first = container_of(c->out.next, struct call, link);
 		unsigned parts;
 		ssize_t n;
 

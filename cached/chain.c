@@ -22,7 +22,7 @@ int chain_new(struct req_env *env, const struct chain_conf *conf, struct source 
 		r = store_top_new(store, top, &top);
 	if (!store)
 		for (unsigned i = 0; i < conf->store.n_disks; i++)
-			disk_close(conf->store.disks[i]);
+			(void)disk_close(conf->store.disks[i], UINT64_MAX);
 	store_unref(store);
 	if (r < 0) {
 		source_free(top);

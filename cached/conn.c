@@ -142,6 +142,7 @@ static void hello(struct conn *c, struct call *k, const uint8_t *body, size_t n)
 	}
 	c->state = CONN_PROOF;
 	c->version = c->hello->version;
+	c->role = role;
 	if (c->local)
 		become_member(c);
 	answer_bytes(k, ST_OK, welcome, len);

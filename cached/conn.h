@@ -88,6 +88,7 @@ struct conn {
 	int fd;
 	enum conn_state state;
 	uint8_t version;     /* of the protocol, negotiated; from PROOF on */
+	uint8_t role;	     /* enum msg_role, from PROOF on */
 	bool local;	     /* unix socket */
 	bool last_answer;    /* closes when everything is sent */
 	bool lent;	     /* to a disk thread, which sends the first of out */
@@ -101,17 +102,9 @@ struct conn {
 	struct passed_holder held; /* descriptors that went out */
 	struct call *body;	   /* a PUT whose body is being read */
 	size_t body_have;
-	struct workq_job send_job; /* while lent */
-	struct loop_job sent_job;
-	int sent_result;
 	size_t memory_bytes; /* of the pool, in answers */
-	/* while shedding: a disk thread opens the file of a block whose answer waits in memory */
-	bool shedding;
-	struct workq_job shed_job;
-	struct loop_job shed_done;
-	struct block_key shed_key;
-	int shed_result;
-	struct blob_file *shed_file;
+	/* a disk thread opens the file of a block whose answer waits in memory; NULL: none does */
+	struct shed *shedding;
 	size_t have;
 	uint8_t in[CONN_IN];
 };
@@ -141,6 +134,15 @@ struct call {
 	size_t tail_len, inline_len, memory_len;
 	bool pass_fd;
 	size_t sent;
+	/* sent by a disk thread, which uses these, head, data and sums_file alone. When the disk
+	 * hangs the thread keeps the call, and it belongs to no connection any more */
+	struct disk_job send_job;
+	struct loop_job sent_job, late_job;
+	struct loop *late_loop;
+	int send_fd, sent_result;
+	atomic_uint send_state;
+	bool owns_fd;	  /* send_fd is closed with it */
+	bool asked_again; /* the chain was asked a second time, because its file could not be read */
 };
 
 /* --- conn.c --- */
@@ -161,6 +163,10 @@ void conn_run(struct conn *c);
 void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body);
 /* its body has come */
 void serve_put(struct call *k);
+/* list.c */
+void serve_list(struct call *k, const uint8_t *body);
+/* a GET whose answer could not be read: in no list, and without data; the chain is asked once more */
+void serve_again(struct call *k);
 
 /* --- answer.c --- */
 struct call *call_new(struct conn *c, const struct frame *f);

@@ -21,10 +21,13 @@
 #include "common/clock.h"
 #include "common/http.h"
 #include "common/log.h"
+#include "common/object/crypt.h"
+#include "common/parse.h"
 
 enum {
 	START_US = 30000000, /* Redis at start */
 	STOP_US = 10000000,  /* for what is being served */
+	DISKS_US = 2000000,  /* for a disk that hangs */
 	OBJECT_CONNS = 64,
 	CODEC_QUEUE = 1024,
 	CONNS_MAX = 20000,
@@ -181,8 +184,35 @@ static int open_machine(struct daemon *d, struct str *err)
 
 /* --- disks --- */
 
+/* One size is for all of them, each an equal share, as JuiceFS has it; else one for each. */
+static int read_sizes(const struct daemon *d, unsigned n, uint64_t ret[INDEX_DISKS_MAX],
+		      struct str *err)
+{
+	_cleanup_(freep) char *copy = strdup(d->conf.cache_size);
+	char *list = copy, *size = copy ? strsep(&list, ":") : NULL;
+	bool one = !list;
+
+	if (!copy)
+		return -ENOMEM;
+	for (unsigned i = 0; i < n; i++) {
+		if (!size || parse_size(size, 1 << 20, &ret[i]) < 0 || ret[i] == 0)
+			break;
+		if (one)
+			ret[i] /= n;
+		else
+			size = strsep(&list, ":");
+		if (i == n - 1 && (one || !size))
+			return 0;
+	}
+	str_addf(err,
+		 "--cache-size \"%s\": one size for all directories together, or one for each of "
+		 "the %u, like 2T:500G",
+		 d->conf.cache_size, n);
+	return -EINVAL;
+}
+
 /* list is taken apart */
-static int open_listed(struct daemon *d, char *list, unsigned n, struct str *err)
+static int open_listed(struct daemon *d, char *list, const uint64_t *sizes, struct str *err)
 {
 	int r = 0;
 
@@ -191,7 +221,7 @@ static int open_listed(struct daemon *d, char *list, unsigned n, struct str *err
 			str_addf(err, "--cache-dir: an empty name in \"%s\"", d->conf.cache_dir);
 			return -EINVAL;
 		}
-		r = disk_open(dir, d->setting->uuid, d->n_disks, d->conf.cache_size / n,
+		r = disk_open(dir, d->setting->uuid, d->n_disks, sizes[d->n_disks],
 			      d->conf.free_space_ratio, &d->disks[d->n_disks], err);
 		if (r == 0)
 			d->n_disks++;
@@ -199,8 +229,20 @@ static int open_listed(struct daemon *d, char *list, unsigned n, struct str *err
 	return r;
 }
 
+/* The id is on every disk, so that it outlives any of them. */
+static void name_node(struct daemon *d)
+{
+	for (unsigned i = 0; i < d->n_disks && !d->node[0]; i++)
+		disk_node(d->disks[i], d->node);
+	if (!d->node[0])
+		crypt_uuid(d->node);
+	for (unsigned i = 0; i < d->n_disks; i++)
+		disk_set_node(d->disks[i], d->node);
+}
+
 static int open_disks(struct daemon *d, struct str *err)
 {
+	uint64_t sizes[INDEX_DISKS_MAX];
 	unsigned n = 1;
 	char *list;
 	int r;
@@ -211,16 +253,21 @@ static int open_disks(struct daemon *d, struct str *err)
 		str_addf(err, "--cache-dir: more than %d directories", INDEX_DISKS_MAX);
 		return -EINVAL;
 	}
+	r = read_sizes(d, n, sizes, err);
+	if (r < 0)
+		return r;
 	list = strdup(d->conf.cache_dir);
-	r = list ? open_listed(d, list, n, err) : -ENOMEM;
+	r = list ? open_listed(d, list, sizes, err) : -ENOMEM;
 	free(list);
-	return r < 0 ? r : disk_node_id(d->disks[0], d->node);
+	if (r == 0)
+		name_node(d);
+	return r;
 }
 
 static void close_disks(struct daemon *d)
 {
 	for (unsigned i = 0; i < d->n_disks; i++)
-		disk_close(d->disks[i]);
+		(void)disk_close(d->disks[i], DISKS_US);
 	d->n_disks = 0;
 }
 
@@ -531,7 +578,7 @@ static void say_ready(struct daemon *d, const struct member *self, uint16_t metr
 		 d->conf.cache_group ? d->conf.cache_group : "none", d->node,
 		 d->conf.cache_group ? self->addr : "none", self->port,
 		 d->conf.socket ? d->conf.socket : "none", metrics_port, d->conf.cache_dir,
-		 (unsigned long long)(d->conf.cache_size >> 20), (unsigned long long)st.blocks,
+		 (unsigned long long)(st.capacity_bytes >> 20), (unsigned long long)st.blocks,
 		 (double)(clock_us() - began_us) / 1e6);
 }
 
@@ -584,6 +631,8 @@ bool daemon_stop(struct daemon *d)
 	server_free(d->server);
 	http_free(d->http);
 	req_env_drain(&d->env);
+	if (d->store && !store_stop(d->store, DISKS_US))
+		return false;
 	source_free(d->chain);
 	close_disks(d);
 	peers_free(d->peers);

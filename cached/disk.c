@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One cache directory. Called from the disk's own threads and from main at start; counters are
- * atomics (relaxed: they only steer), what was removed but not yet freed sits under the leaf
- * lock. */
+/* One cache directory. Called from the disk's own threads and its keeper; counters are atomics
+ * (relaxed: they only steer), what was removed but not yet freed sits under the leaf lock. */
 #include "cached/disk.h"
 
 #include <dirent.h>
@@ -12,9 +11,15 @@
 
 #include "common/block/blockfile.h"
 #include "common/clock.h"
-#include "common/object/crypt.h"
 
-enum { OWED_US = 5000000, FS_BLOCK = 4096, TREE_DEPTH = 4, REFUSED_MAX = 64 << 20 };
+enum {
+	OWED_US = 5000000,
+	FS_BLOCK = 4096,
+	TREE_DEPTH = 4,
+	REFUSED_MAX = 64 << 20,
+	PROBE_LEN = 4096,
+	PROBE_SLOW_US = 250000
+};
 
 static void hex_of(const struct hash128 *volume, char ret[33])
 {
@@ -83,7 +88,8 @@ static int check_ours(int fd, const char *dir, const char *uuid, struct str *err
 		return errno == ENOENT ? 0 : -errno;
 	while (!r && (e = readdir(s))) {
 		if (is_dot(e->d_name) || !strcmp(e->d_name, "lock") ||
-		    !strncmp(e->d_name, "node", 4) || is_hex(e->d_name, 32))
+		    !strncmp(e->d_name, "node", 4) || !strcmp(e->d_name, "probe") ||
+		    is_hex(e->d_name, 32))
 			continue;
 		str_addf(err,
 			 "%s/%s was made by another program (it holds %s): name another cache "
@@ -120,90 +126,132 @@ static int make_dirs(const char *dir, struct str *err)
 	return r;
 }
 
-static int take_lock(struct disk *d, struct str *err)
+static int take_lock(struct disk *d, int dir, struct str *err)
 {
-	d->lock_fd = openat(d->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (d->lock_fd < 0)
+	_cleanup_(closep) int fd =
+		openat(dir, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	if (fd < 0)
 		return -errno;
-	if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 		if (errno != EWOULDBLOCK)
 			return -errno;
 		str_addf(err, "another stoke-cached uses the cache directory %s for this volume",
 			 d->dir);
 		return -EBUSY;
 	}
-	return 0;
+	return TAKE_FD(fd);
 }
 
-static int open_dirs(struct disk *d, const char *uuid, struct str *err)
+/* the lock file of what we have open is the one in dir */
+static bool is_locked(struct disk *d, int dir)
+{
+	int lock_fd = atomic_load_explicit(&d->lock_fd, memory_order_relaxed);
+	struct stat mine, theirs;
+
+	return lock_fd >= 0 && fstat(lock_fd, &mine) == 0 &&
+	       fstatat(dir, "lock", &theirs, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino;
+}
+
+static int open_top(struct disk *d, struct str *err)
 {
 	_cleanup_(closep) int top = -1;
-	int r = make_dirs(d->dir, err);
+	int r = make_dirs(d->dir, err), fd;
 
 	if (r < 0)
 		return r;
 	top = open(d->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (top < 0)
 		return -errno;
-	r = check_ours(top, d->dir, uuid, err);
+	r = check_ours(top, d->dir, d->uuid, err);
 	if (r < 0)
 		return r;
-	if (mkdirat(top, uuid, 0700) < 0 && errno != EEXIST)
+	if (mkdirat(top, d->uuid, 0700) < 0 && errno != EEXIST)
 		return -errno;
-	d->fd = openat(top, uuid, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	return d->fd < 0 ? -errno : take_lock(d, err);
+	fd = openat(top, d->uuid, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	return fd < 0 ? -errno : fd;
 }
 
-int disk_open(const char *dir, const char *uuid, unsigned number, uint64_t capacity,
-	      double free_ratio, struct disk **ret, struct str *err)
-{
-	struct disk *d = calloc(1, sizeof(*d));
-	char name[16];
-	int r;
+static int read_id(int dir, char ret[DISK_NODE_ID + 1]);
 
-	if (!d)
-		return -ENOMEM;
-	d->fd = d->lock_fd = -1;
-	d->number = number;
-	d->capacity = capacity;
-	d->free_ratio = free_ratio;
-	mtx_init(&d->lock);
-	d->dir = strdup(dir);
-	r = d->dir ? open_dirs(d, uuid, err) : -ENOMEM;
-	if (r == 0) {
-		(void)snprintf(name, sizeof(name), "read%u", number);
-		r = workq_new(name, DISK_READ_THREADS, DISK_QUEUE_MAX, &d->reads);
-	}
-	if (r == 0) {
-		(void)snprintf(name, sizeof(name), "write%u", number);
-		r = workq_new(name, DISK_WRITE_THREADS, DISK_QUEUE_MAX, &d->writes);
-	}
-	if (r < 0) {
-		if (!err->len)
-			str_addf(err, "cache directory %s: %s", dir, strerror(-r));
-		disk_close(d);
+int disk_attach(struct disk *d, struct str *err)
+{
+	_cleanup_(closep) int fd = open_top(d, err);
+	int lock_fd, old, r;
+
+	if (fd < 0)
+		return fd;
+	if (is_locked(d, fd))
+		return 0;
+	lock_fd = take_lock(d, fd, err);
+	if (lock_fd < 0)
+		return lock_fd;
+	d->node[0] = '\0';
+	r = read_id(fd, d->node);
+	if (r < 0 && r != -ENOENT) {
+		(void)close(lock_fd);
 		return r;
 	}
-	*ret = d;
+	old = atomic_exchange_explicit(&d->lock_fd, lock_fd, memory_order_relaxed);
+	closep(&old);
+	if (d->fd < 0)
+		d->fd = TAKE_FD(fd);
+	else if (dup3(fd, d->fd, O_CLOEXEC) < 0) /* who uses the number finds the new directory */
+		return -errno;
 	return 0;
 }
 
-void disk_close(struct disk *d)
+int disk_there(struct disk *d)
 {
-	if (!d)
-		return;
-	workq_free(d->reads);
-	workq_free(d->writes);
-	closep(&d->lock_fd);
-	closep(&d->fd);
-	mtx_fini(&d->lock);
-	free(d->dir);
-	free(d);
+	int fd = openat(d->fd, "lock", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+
+	if (fd < 0)
+		return errno == ENOENT || errno == ENOTCONN || errno == ESTALE ? -ENODEV : -errno;
+	(void)close(fd);
+	return 0;
 }
 
-static int read_id(struct disk *d, char ret[DISK_NODE_ID + 1])
+/* the read shall come from the disk, not from memory */
+static int probe_file(int fd, uint64_t *ret_us)
 {
-	_cleanup_(closep) int fd = openat(d->fd, "node", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	char in[PROBE_LEN], out[PROBE_LEN];
+	uint64_t began;
+
+	memset(out, 'p', sizeof(out));
+	if (write(fd, out, sizeof(out)) != (ssize_t)sizeof(out) || fdatasync(fd) < 0)
+		return errno ? -errno : -EIO;
+	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	began = clock_us();
+	if (pread(fd, in, sizeof(in), 0) != (ssize_t)sizeof(in))
+		return errno ? -errno : -EIO;
+	*ret_us = clock_us() - began;
+	return memcmp(in, out, sizeof(in)) != 0 ? -EIO : 0;
+}
+
+int disk_probe(struct disk *d)
+{
+	int fd, r = disk_there(d);
+	uint64_t us = 0;
+
+	if (r < 0)
+		return r;
+	fd = openat(d->fd, "probe", O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return -errno;
+	errno = 0;
+	r = probe_file(fd, &us);
+	(void)close(fd);
+	if (unlinkat(d->fd, "probe", 0) < 0 && r == 0)
+		r = -errno;
+	if (r == -ENOSPC || r == -EDQUOT)
+		r = 0; /* full is not sick */
+	return r == 0 && us > PROBE_SLOW_US ? -EAGAIN : r;
+}
+
+static int read_id(int dir, char ret[DISK_NODE_ID + 1])
+{
+	_cleanup_(closep) int fd = openat(dir, "node", O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	char id[DISK_NODE_ID + 1] = "";
 	ssize_t n;
 
@@ -218,25 +266,23 @@ static int read_id(struct disk *d, char ret[DISK_NODE_ID + 1])
 	return 0;
 }
 
-int disk_node_id(struct disk *d, char ret[DISK_NODE_ID + 1])
+int disk_keep_node(struct disk *d)
 {
-	char id[37];
-	int r = read_id(d, ret), fd;
 	ssize_t n;
+	int r, fd;
 
-	if (r != -ENOENT)
-		return r;
-	crypt_uuid(id);
+	if (!d->wanted[0] || !strcmp(d->node, d->wanted))
+		return 0;
 	fd = openat(d->fd, "node.new", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
 		return -errno;
-	n = write(fd, id, DISK_NODE_ID);
+	n = write(fd, d->wanted, DISK_NODE_ID);
 	r = n == DISK_NODE_ID && fsync(fd) == 0 ? 0 : n < 0 ? -errno : -EIO;
 	(void)close(fd);
 	if (r == 0 && renameat(d->fd, "node.new", d->fd, "node") < 0)
 		r = -errno;
 	if (r == 0)
-		memcpy(ret, id, sizeof(id));
+		memcpy(d->node, d->wanted, sizeof(d->node));
 	return r;
 }
 
@@ -344,6 +390,11 @@ void disk_used(struct disk *d, uint64_t bytes, bool add)
 		want = add ? have + bytes : have - MIN((uint_fast64_t)bytes, have);
 	} while (!atomic_compare_exchange_weak_explicit(&d->used, &have, want, memory_order_relaxed,
 							memory_order_relaxed));
+	have = atomic_load_explicit(&d->blocks, memory_order_relaxed);
+	do {
+		want = add ? have + 1 : have - (have > 0);
+	} while (!atomic_compare_exchange_weak_explicit(
+		&d->blocks, &have, want, memory_order_relaxed, memory_order_relaxed));
 }
 
 int disk_open_block(struct disk *d, const struct block_key *k, int *ret_fd)

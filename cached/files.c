@@ -125,6 +125,26 @@ void files_drop(struct files *f, const struct block_key *k)
 	} while (o && !k);
 }
 
+void files_drop_of(struct files *f, const void *arg)
+{
+	struct list_node out, *n, *next;
+
+	list_init(&out);
+	mtx_lock(&f->lock);
+	list_for_each_safe(n, next, &f->ages)
+	{
+		struct open_file *o = container_of(n, struct open_file, age);
+
+		if (o->file->arg != arg)
+			continue;
+		remove_locked(f, o);
+		list_add_tail(&out, &o->age);
+	}
+	mtx_unlock(&f->lock);
+	while ((n = list_pop(&out)))
+		open_file_free(container_of(n, struct open_file, age));
+}
+
 void files_free(struct files *f)
 {
 	if (!f)

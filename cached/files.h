@@ -20,4 +20,7 @@ void files_put(struct files *f, const struct block_key *k, struct blob_file *fil
 /* the block is being removed, or (NULL) all of them */
 void files_drop(struct files *f, const struct block_key *k);
 
+/* all whose file was made with this arg (blob.h). Closing waits for the disk */
+void files_drop_of(struct files *f, const void *arg);
+
 #endif

@@ -44,8 +44,6 @@ static const char *check(const struct daemon_conf *c, size_t n_args)
 		return "META is missing: the Redis URL of the volume (see --help)";
 	if (!c->cache_dir || !*c->cache_dir)
 		return "--cache-dir is missing: the directories for blocks (see --help)";
-	if (c->cache_size == 0)
-		return "--cache-size must be more than 0";
 	if (c->private && c->cache_group)
 		return "--private is without a group: leave --cache-group away";
 	if (!c->cache_group && !c->socket)

@@ -106,12 +106,13 @@ static void serve_get(struct call *k)
 {
 	struct worker *w = k->conn->worker;
 	uint32_t flags = k->frame.flags & FRAME_NO_FILL ? REQ_NO_FILL : 0;
+	uint32_t member = k->conn->role == ROLE_MEMBER ? REQ_MEMBER : 0;
 	/* What nobody waits for yet stands in line behind demand. It is not refused when memory is
 	 * short, as a reader's own prefetch is: he would ask others for it, who would fetch it,
 	 * too. */
 	enum pool_class klass = k->frame.flags & FRAME_PREFETCH ? POOL_UPLOAD : POOL_DEMAND;
 
-	if (call_request(k, flags, klass) < 0) {
+	if (call_request(k, flags | member, klass) < 0) {
 		answer_status(k, ST_NO_MEMORY, NULL);
 		return;
 	}
@@ -132,6 +133,22 @@ static void serve_get(struct call *k)
 		serve_go(k); /* it leads nothing */
 	else
 		serve_in_turn(k, klass == POOL_DEMAND ? TURN_DEMAND : TURN_AHEAD, req_need(k->req));
+}
+
+void serve_again(struct call *k)
+{
+	struct conn *c = k->conn;
+
+	if (k->hot)
+		hot_end(c->worker->conf->hot, &k->key);
+	k->hot = false;
+	list_add_tail(&c->calls, &k->link);
+	if (k->asked_again) {
+		answer_status(k, ST_BUSY, NULL);
+		return;
+	}
+	k->asked_again = true;
+	serve_get(k);
 }
 
 static void serve_fill(struct call *k)

@@ -1,46 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The store as a layer: hits, misses, fills, and what the daemon asks of it. Called on any thread
- * and never waits there: files are opened, verified and removed in the disks' own threads
- * (store_keep.c has what comes and goes). */
+ * and never waits there: files are opened and removed in the disks' own threads (store_keep.c has
+ * what comes and goes, store_disks.c what is done about the disks). */
 #include "cached/store.h"
 
-#include <sys/stat.h>
-
-#include "cached/recover.h"
 #include "cached/store_inner.h"
 #include "common/block/blockfile.h"
 #include "common/clock.h"
 
-enum { VERIFY_MAX = 64 };
-
-struct disk_job { /* something about one block to do in a disk's thread */
-	struct workq_job job;
-	struct store *store;
-	struct disk *disk;
-	struct block_req *req; /* NULL: nobody waits */
-	struct block_key key;
-};
-
-static int push_job(struct store *s, struct disk *d, struct workq *q, struct block_req *req,
-		    const struct block_key *k, void (*fn)(struct workq_job *job))
+static void job_late(struct disk_job *job, int status)
 {
-	struct disk_job *j = calloc(1, sizeof(*j));
+	struct block_job *j = container_of(job, struct block_job, job);
+
+	(void)status;
+	if (j->file)
+		blob_file_unref(j->file);
+	free(j);
+}
+
+int store_push_job(struct store *s, struct disk *d, enum disk_work w, struct block_req *req,
+		   const struct block_key *k, int (*run)(struct disk_job *j),
+		   void (*end)(struct disk_job *j, int status))
+{
+	struct block_job *j = calloc(1, sizeof(*j));
+	int r;
 
 	if (!j)
 		return -ENOMEM;
-	*j = (struct disk_job){.job.fn = fn, .store = s, .disk = d, .req = req, .key = *k};
+	*j = (struct block_job){
+		.job = {.run = run, .end = end, .late = job_late},
+		.store = s,
+		.disk = d,
+		.req = req,
+		.key = *k,
+	};
 	/* bounded: one per request in flight, and connections bound those; verifications bound
 	 * themselves */
-	workq_push_always(q, &j->job);
-	return 0;
+	r = diskq_push(d->q[w], &j->job);
+	if (r < 0)
+		free(j);
+	return r;
 }
 
-static struct disk_job job_take(struct workq_job *job)
+void store_job_over(struct block_job *j, int status)
 {
-	struct disk_job *j = container_of(job, struct disk_job, job), copy = *j;
-
-	free(j);
-	return copy;
+	if (status != -ETIMEDOUT)
+		free(j);
 }
 
 /* --- get --- */
@@ -87,8 +92,7 @@ static void hit(struct store *s, struct block_req *req, struct blob data)
 	req_done(req, 0);
 }
 
-/* the copy is not what the index says: out with it, said once */
-static void drop_damaged(struct store *s, const struct block_key *k, const char *what)
+void store_drop_damaged(struct store *s, const struct block_key *k, const char *what)
 {
 	static struct log_rate rate;
 	unsigned disk, suppressed;
@@ -124,34 +128,49 @@ static int open_block(struct store *s, struct disk *d, const struct block_key *k
 	return 0;
 }
 
-static void open_job(struct workq_job *job)
+/* A file that is not there is a block that went, unless all of the disk is gone. */
+static int opened(struct store *s, struct disk *d, const struct block_key *k, int r, uint64_t us)
 {
-	struct disk_job j = job_take(job);
-	struct store *s = j.store;
-	struct blob_file *file;
-	int r = open_block(s, j.disk, &j.key, &file);
+	int there = r == -ENOENT ? disk_there(d) : 0;
 
-	if (r == 0) {
-		hit(s, j.req, blob_of_file(file, j.req->off, j.req->len));
-		return;
-	}
+	if (there < 0)
+		r = there;
 	if (r == -ENOENT || r == -EBADMSG)
-		drop_damaged(s, &j.key, r == -ENOENT ? "missing" : "cut short");
+		store_drop_damaged(s, k, r == -ENOENT ? "missing" : "cut short");
 	else
-		store_disk_result(s, j.disk, "open", r);
-	miss(s, j.req);
+		disk_result(d, DISK_READS, r, us);
+	return r;
 }
 
-/* an open file of the block whose length is still right */
+static int open_run(struct disk_job *job)
+{
+	struct block_job *j = container_of(job, struct block_job, job);
+	uint64_t began = clock_us();
+	int r = open_block(j->store, j->disk, &j->key, &j->file);
+
+	return opened(j->store, j->disk, &j->key, r, clock_us() - began);
+}
+
+static void open_end(struct disk_job *job, int status)
+{
+	struct block_job *j = container_of(job, struct block_job, job);
+	struct block_req *req = j->req;
+	struct store *s = j->store;
+	struct blob_file *file = status == 0 ? j->file : NULL;
+
+	store_job_over(j, status);
+	if (file)
+		hit(s, req, blob_of_file(file, req->off, req->len));
+	else
+		miss(s, req);
+}
+
+/* an open file of the block whose length is still right; not of a disk that is set aside */
 static struct blob_file *find_open(struct store *s, const struct block_key *k)
 {
 	struct blob_file *file = files_get(s->files, k);
-	struct stat st;
 
-	if (!file)
-		return NULL;
-	if (fstat(file->fd, &st) == 0 && st.st_nlink > 0 &&
-	    (uint64_t)st.st_size == blockfile_len(k->size))
+	if (!file || blockfile_is_whole(file->fd, k))
 		return file;
 	files_drop(s->files, k);
 	blob_file_unref(file);
@@ -162,20 +181,22 @@ static void look(struct store *s, struct block_req *req)
 {
 	struct blob_file *file;
 	struct blob data;
-	unsigned disk;
+	struct disk *d;
 
 	if (store_pending(s, &req->key, req->off, req->len, &data)) {
 		hit(s, req, data);
-	} else if (!index_find(s->ix, &req->key, &disk)) {
-		miss(s, req);
-	} else {
-		file = find_open(s, &req->key);
-		if (file)
-			hit(s, req, blob_of_file(file, req->off, req->len));
-		else if (push_job(s, s->conf.disks[disk], s->conf.disks[disk]->reads, req,
-				  &req->key, open_job) < 0)
-			miss(s, req);
+		return;
 	}
+	d = store_disk_of(s, &req->key, true);
+	if (!d) {
+		miss(s, req);
+		return;
+	}
+	file = find_open(s, &req->key);
+	if (file)
+		hit(s, req, blob_of_file(file, req->off, req->len));
+	else if (store_push_job(s, d, DISK_READS, req, &req->key, open_run, open_end) < 0)
+		miss(s, req);
 }
 
 static void fill(struct store *s, struct block_req *req);
@@ -185,7 +206,7 @@ static void top_get(struct source *base, struct block_req *req)
 	struct store *s = store_of_top(base);
 
 	if (req->flags & REQ_PROBE)
-		req_done(req, index_peek(s->ix, &req->key) ? 0 : -ENOENT);
+		req_done(req, store_disk_of(s, &req->key, false) ? 0 : -ENOENT);
 	else if (req->flags & REQ_FILL)
 		fill(s, req);
 	else
@@ -219,7 +240,7 @@ static void fill(struct store *s, struct block_req *req)
 
 	if (store_pending_wait(s, req, false))
 		return;
-	if (index_find(s->ix, &req->key, NULL)) {
+	if (store_disk_of(s, &req->key, true)) {
 		req_done(req, 0);
 		return;
 	}
@@ -256,41 +277,52 @@ static void top_put(struct source *base, struct block_req *req)
 
 /* --- drop --- */
 
-static void drop_job(struct workq_job *job)
+static int drop_run(struct disk_job *job)
 {
-	struct disk_job j = job_take(job);
+	struct block_job *j = container_of(job, struct block_job, job);
 	unsigned disk;
-	int r = index_take(j.store->ix, &j.key, &disk);
+	int r = index_take(j->store->ix, &j->key, &disk);
 
 	if (r == 0) {
-		r = store_remove(j.store, j.store->conf.disks[disk], &j.key);
-		metric_add(j.store->conf.counters->drops, 1);
+		r = store_remove(j->store, j->store->conf.disks[disk], &j->key);
+		metric_add(j->store->conf.counters->drops, 1);
 	}
 	/* not there, or somebody else is removing it: gone all the same */
-	req_done(j.req, r == -ENOENT || r == -EBUSY ? 0 : r);
+	return r == -ENOENT || r == -EBUSY ? 0 : r;
 }
 
+static void drop_end(struct disk_job *job, int status)
+{
+	struct block_job *j = container_of(job, struct block_job, job);
+	struct block_req *req = j->req;
+
+	store_job_over(j, status);
+	req_done(req, status < 0 ? -EBUSY : 0);
+}
+
+/* a block on a disk that is set aside: its file may come back with the disk */
 static void top_drop(struct source *base, struct block_req *req)
 {
 	struct store *s = store_of_top(base);
 	unsigned disk = 0;
+	int r;
 
 	if (store_pending_wait(s, req, true))
 		return;
-	if (!index_find(s->ix, &req->key, &disk))
+	if (!index_find(s->ix, &req->key, &disk)) {
 		req_done(req, 0);
-	else if (push_job(s, s->conf.disks[disk], s->conf.disks[disk]->writes, req, &req->key,
-			  drop_job) < 0)
-		req_done(req, -ENOMEM);
+		return;
+	}
+	r = store_push_job(s, s->conf.disks[disk], DISK_WRITES, req, &req->key, drop_run, drop_end);
+	if (r < 0)
+		req_done(req, r == -ENOMEM ? r : -EBUSY);
 }
 
 /* --- start, move, end --- */
 
 static void store_free(struct store *s)
 {
-	workq_free(s->janitor);
-	for (unsigned i = 0; s->conf.disks && i < s->conf.n_disks; i++)
-		disk_close(s->conf.disks[i]); /* ends what is queued */
+	(void)store_stop(s, UINT64_MAX);
 	assert(!s->pending.count);
 	if (s->pending.slot)
 		hashmap_fini(&s->pending);
@@ -298,6 +330,7 @@ static void store_free(struct store *s)
 	passed_free(s->passed);
 	index_free(s->ix);
 	ring_free(s->placement);
+	cond_fini(&s->end);
 	mtx_fini(&s->lock);
 	free(s->conf.disks);
 	free(s);
@@ -363,49 +396,9 @@ int store_top_new(struct store *s, struct source *next, struct source **ret)
 	return add_layer(s, &s->top, &top_ops, next, ret);
 }
 
-static int recover_all(struct store *s, const struct hash128 *volume, struct recover_stat *ret)
-{
-	*ret = (struct recover_stat){0};
-	for (unsigned i = 0; i < s->conf.n_disks; i++) {
-		struct recover_stat st;
-		int r = recover_disk(s->conf.disks[i], s->ix, volume, RECOVER_LENGTHS_US, &st);
-
-		if (r < 0)
-			return r;
-		ret->blocks += st.blocks;
-		ret->bytes += st.bytes;
-		ret->removed += st.removed;
-		/* a clean-up of the generation before may be at work: it reads either */
-		__atomic_store_n(&s->conf.disks[i]->checked, st.checked, __ATOMIC_RELAXED);
-	}
-	return 0;
-}
-
-/* blocks spread over the disks as their room does; a disk's place hangs on its directory's name, so
- * that adding one moves few blocks */
-static int place_disks(struct store *s)
-{
-	struct ring_node nodes[INDEX_DISKS_MAX];
-	uint64_t most = 1;
-
-	if (s->conf.n_disks == 1)
-		return 0;
-	for (unsigned i = 0; i < s->conf.n_disks; i++)
-		most = MAX(most, s->conf.disks[i]->capacity);
-	for (unsigned i = 0; i < s->conf.n_disks; i++) {
-		double share = (double)s->conf.disks[i]->capacity / (double)most;
-		uint32_t weight = (uint32_t)(share * RING_WEIGHT_UNIT);
-
-		nodes[i] = (struct ring_node){.id = s->conf.disks[i]->dir,
-					      .weight = weight ? weight : 1};
-	}
-	return ring_new(nodes, s->conf.n_disks, &s->placement);
-}
-
 static int start(struct store *s)
 {
 	const struct store_conf *conf = &s->conf;
-	struct recover_stat found;
 	int r = hashmap_init(&s->pending, 64);
 
 	if (r == 0)
@@ -413,12 +406,10 @@ static int start(struct store *s)
 	if (r == 0)
 		r = passed_new(&s->passed);
 	if (r == 0)
-		r = workq_new("janitor", 1, 4, &s->janitor);
-	if (r == 0)
 		r = index_new(&conf->volume, conf->n_disks, conf->policy, &s->ix);
 	if (r == 0)
-		r = place_disks(s);
-	return r < 0 ? r : recover_all(s, &conf->volume, &found);
+		r = store_place_disks(s);
+	return r < 0 ? r : store_start_disks(s);
 }
 
 int store_new(struct req_env *env, const struct store_conf *conf, struct store **ret)
@@ -430,6 +421,7 @@ int store_new(struct req_env *env, const struct store_conf *conf, struct store *
 	if (!s)
 		return -ENOMEM;
 	mtx_init(&s->lock);
+	cond_init(&s->end);
 	s->refs = 1;
 	s->env = env;
 	s->conf = *conf;
@@ -448,20 +440,6 @@ int store_new(struct req_env *env, const struct store_conf *conf, struct store *
 	return 0;
 }
 
-int store_move(struct store *s, const struct hash128 *volume)
-{
-	struct recover_stat found;
-
-	mtx_lock(&s->lock);
-	s->volume = *volume;
-	mtx_unlock(&s->lock);
-	index_reset(s->ix, volume);
-	for (unsigned i = 0; i < s->conf.n_disks; i++)
-		atomic_store_explicit(&s->conf.disks[i]->used, 0, memory_order_relaxed);
-	files_drop(s->files, NULL);
-	return recover_all(s, volume, &found);
-}
-
 struct hash128 store_volume(struct store *s)
 {
 	struct hash128 v;
@@ -474,149 +452,7 @@ struct hash128 store_volume(struct store *s)
 
 bool store_has(struct store *s, const struct block_key *k)
 {
-	return index_peek(s->ix, k) || store_pending(s, k, 0, 0, NULL);
-}
-
-/* --- in the background --- */
-
-struct clean_job {
-	struct workq_job job;
-	struct store *store;
-};
-
-static void wrong_length(const struct block_key *k, void *arg)
-{
-	struct store *s = arg;
-
-	drop_damaged(s, k, "cut short");
-}
-
-static struct hash128 current_volume(void *arg)
-{
-	return store_volume(arg);
-}
-
-static void clean_job(struct workq_job *job)
-{
-	struct clean_job *c = container_of(job, struct clean_job, job);
-	struct store *s = c->store;
-	struct hash128 keep;
-
-	for (unsigned i = 0; i < s->conf.n_disks; i++) {
-		int n = disk_remove_others(s->conf.disks[i], current_volume, s);
-
-		if (n > 0)
-			log_info("cache directory %s: removed what %d other generation(s) of this "
-				 "volume left",
-				 s->conf.disks[i]->dir, n);
-	}
-	/* what start had no time for */
-	keep = store_volume(s);
-	for (unsigned i = 0; i < s->conf.n_disks; i++)
-		(void)recover_lengths(s->conf.disks[i], &keep,
-				      __atomic_load_n(&s->conf.disks[i]->checked, __ATOMIC_RELAXED),
-				      wrong_length, s);
-	free(c);
-}
-
-void store_clean(struct store *s)
-{
-	struct clean_job *c = calloc(1, sizeof(*c));
-
-	if (!c)
-		return; /* the next start or move cleans */
-	c->job.fn = clean_job;
-	c->store = s;
-	if (workq_push(s->janitor, &c->job) < 0)
-		free(c);
-}
-
-static int verify_pieces(int fd, const struct block_key *k, unsigned char *buf)
-{
-	size_t skip;
-	int r = 0;
-
-	for (uint32_t off = 0; r == 0 && off < k->size; off += FRAME_PIECE)
-		r = blockfile_read(fd, k, off, MIN((uint32_t)FRAME_PIECE, k->size - off), false,
-				   buf, &skip);
-	return r;
-}
-
-static int verify_block(struct disk *d, const struct block_key *k)
-{
-	unsigned char *buf = malloc(blockfile_room(0, FRAME_PIECE));
-	int fd = -1, r = buf ? disk_open_block(d, k, &fd) : -ENOMEM;
-
-	if (r == 0)
-		r = verify_pieces(fd, k, buf);
-	closep(&fd);
-	free(buf);
-	return r;
-}
-
-static void verify_job(struct workq_job *job)
-{
-	struct disk_job j = job_take(job);
-	int r = verify_block(j.disk, &j.key);
-
-	if (r == -EBADMSG || r == -ENOENT)
-		drop_damaged(j.store, &j.key, r == -ENOENT ? "missing" : "damaged");
-	else if (r < 0 && r != -ENOMEM)
-		store_disk_result(j.store, j.disk, "read", r);
-	mtx_lock(&j.store->lock);
-	j.store->verifying--;
-	mtx_unlock(&j.store->lock);
-}
-
-void store_verify(struct store *s, const struct block_key *k)
-{
-	unsigned disk;
-	bool busy;
-
-	if (!index_find(s->ix, k, &disk))
-		return;
-	mtx_lock(&s->lock);
-	busy = s->verifying >= VERIFY_MAX;
-	if (!busy)
-		s->verifying++;
-	mtx_unlock(&s->lock);
-	if (busy ||
-	    push_job(s, s->conf.disks[disk], s->conf.disks[disk]->reads, NULL, k, verify_job) == 0)
-		return;
-	mtx_lock(&s->lock);
-	s->verifying--;
-	mtx_unlock(&s->lock);
-}
-
-static void trim_job(struct workq_job *job)
-{
-	struct disk_job j = job_take(job);
-
-	(void)store_make_room(j.store, j.disk, 0);
-	mtx_lock(&j.store->lock);
-	j.store->health[j.disk->number].trimming = false;
-	mtx_unlock(&j.store->lock);
-}
-
-void store_trim(struct store *s)
-{
-	static const struct block_key none;
-
-	for (unsigned i = 0; i < s->conf.n_disks; i++) {
-		struct disk_health *h = &s->health[i];
-		bool busy;
-
-		mtx_lock(&s->lock);
-		busy = h->trimming;
-		h->trimming = true;
-		mtx_unlock(&s->lock);
-		if (busy || push_job(s, s->conf.disks[i], s->conf.disks[i]->writes, NULL, &none,
-				     trim_job) == 0)
-			continue;
-		mtx_lock(&s->lock);
-		h->trimming = false;
-		mtx_unlock(&s->lock);
-	}
+	return store_disk_of(s, k, false) || store_pending(s, k, 0, 0, NULL);
 }
 
 void store_stat(struct store *s, struct msg_stat *ret)
@@ -653,29 +489,54 @@ struct passed *store_passed(struct store *s)
 	return s->passed;
 }
 
-struct workq *store_place(struct store *s, const struct block_key *k)
+int store_push(struct store *s, const struct block_key *k, struct disk_job *j)
 {
-	unsigned disk;
+	struct disk *d = store_disk_of(s, k, true);
 
-	return index_find(s->ix, k, &disk) ? s->conf.disks[disk]->reads : NULL;
+	return d ? diskq_push(d->q[DISK_READS], j) : -ENOENT;
+}
+
+int store_push_read(const struct blob *b, struct disk_job *j)
+{
+	struct disk *d = b->file->arg;
+
+	return diskq_push(d->q[DISK_READS], j);
 }
 
 int store_file(struct store *s, const struct block_key *k, struct blob_file **ret)
 {
 	struct blob_file *file = find_open(s, k);
-	unsigned disk;
+	struct disk *d = file ? NULL : store_disk_of(s, k, true);
 
-	if (!file && !index_find(s->ix, k, &disk))
+	if (!file && !d)
 		return -ENOENT;
 	if (!file)
-		return open_block(s, s->conf.disks[disk], k, ret);
+		return open_block(s, d, k, ret);
 	*ret = file;
 	return 0;
 }
 
-struct workq *store_readers(const struct blob *b)
+void store_failed(struct store *s, const struct block_key *k, const struct blob *b, int r)
 {
-	const struct disk *d = b->file->arg;
+	disk_result(b->file->arg, DISK_READS, r == -EBADMSG ? 0 : r, 0);
+	if (r == -EBADMSG || r == -EIO) /* one bad place is not the whole disk */
+		store_drop_damaged(s, k, r == -EIO ? "not to be read" : "cut short");
+}
 
-	return d->reads;
+int store_touch(struct store *s, const struct block_key *k, const struct blob *b)
+{
+	uint64_t began = clock_us();
+	ssize_t n;
+	char byte;
+	int r;
+
+	do
+		n = pread(b->file->fd, &byte, 1, (off_t)b->off);
+	while (n < 0 && errno == EINTR);
+	r = n < 0 ? -errno : n == 0 ? -EBADMSG : 0;
+	if (r == 0)
+		disk_result(b->file->arg, DISK_READS, 0, clock_us() - began);
+	else
+		store_failed(s, k, b, r);
+	return r;
 }

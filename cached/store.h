@@ -14,7 +14,9 @@
  *
  * What is kept: blocks of which the own ring makes this member owner or successor (then as a guest,
  * the first to leave); everything when there is no ring, and whatever a FILL or PUT brings. A block
- * found short, missing or damaged is dropped, counted, logged, and the next layer asked. */
+ * found short, missing or damaged is dropped, counted, logged, and the next layer asked. The same is
+ * done when the block's disk is set aside, fails, or takes too long (disk.h); then the block is only
+ * forgotten when another disk comes to have it. */
 #ifndef STOKE_CACHED_STORE_H
 #define STOKE_CACHED_STORE_H
 
@@ -38,9 +40,13 @@ struct store_conf {
 	unsigned max_open;	   /* files kept open */
 };
 
-/* Rebuilds the index from the disks (blocks on them). One reference. 0 or -errno */
+/* Rebuilds the index from the disks: waits for that, but not for a disk that takes long; what it has
+ * is found later. One reference. 0 or -errno */
 int store_new(struct req_env *env, const struct store_conf *conf, struct store **ret);
 void store_unref(struct store *s);
+/* Before the end, when no request is under way: ends the disks' threads, waits for them at most us.
+ * false: one hangs in its disk, and nothing may be freed */
+bool store_stop(struct store *s, uint64_t us);
 /* Its two layers, each once and each with a reference of its own. 0 or -ENOMEM */
 int store_keep_new(struct store *s, struct source *next, struct source **ret);
 int store_top_new(struct store *s, struct source *next, struct source **ret);
@@ -66,11 +72,16 @@ int store_each(struct store *s, uint64_t *io_cursor, struct block_key *ret, size
 bool store_fetching(struct store *s, const struct block_req *req);
 /* who holds descriptors of its files; as long as s */
 struct passed *store_passed(struct store *s);
-/* the threads of the disk that has the block; NULL: on none (yet). Any thread, never waits */
-struct workq *store_place(struct store *s, const struct block_key *k);
+/* Pushes a job to the readers of the disk that has the block, or of the file. 0, -ENOENT: no disk
+ * has it; -EHOSTDOWN: the disk is set aside. Any thread, never waits */
+int store_push(struct store *s, const struct block_key *k, struct disk_job *j);
+int store_push_read(const struct blob *b, struct disk_job *j);
 /* The block's file, a reference. -ENOENT, or errors of the system. Blocks: in those threads. */
 int store_file(struct store *s, const struct block_key *k, struct blob_file **ret);
-/* the threads that may read this blob of a file which the store answered */
-struct workq *store_readers(const struct blob *b);
+/* In those threads, before the first byte of a file is sent: waits for it. 0; -EIO and the like, the
+ * block is dropped and the chain is to be asked again */
+int store_touch(struct store *s, const struct block_key *k, const struct blob *b);
+/* in those threads: a read of the block failed with r */
+void store_failed(struct store *s, const struct block_key *k, const struct blob *b, int r);
 
 #endif

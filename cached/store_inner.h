@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to store*.c: the store's members, and what reading (store.c) and keeping (store_keep.c)
- * need of each other. */
+/* Private to store*.c: the store's members, and what reading (store.c), keeping (store_keep.c) and
+ * the disks' upkeep (store_disks.c) need of each other. */
 #ifndef STOKE_CACHED_STORE_INNER_H
 #define STOKE_CACHED_STORE_INNER_H
 
@@ -12,14 +12,6 @@
 #include "common/log.h"
 #include "common/ring.h"
 
-enum { DISK_SICK_AFTER = 3 };
-
-struct disk_health {
-	unsigned failures;	 /* in a row */
-	uint64_t aside_until_us; /* no block goes there before; 0: it is well */
-	bool trimming;
-};
-
 struct store {
 	struct source top, keep; /* its two layers: above the flight, and below it */
 	atomic_uint refs;
@@ -29,14 +21,18 @@ struct store {
 	struct files *files;
 	struct passed *passed;
 	struct ring *placement; /* of disks; NULL when there is one */
-	struct workq *janitor;
+	struct disk_user user;	/* for the disks' keepers */
 	uint64_t started_us;
+	pthread_t watcher;
+	bool has_watcher;
 	struct mtx lock; /* over the members below */
 	struct hash128 volume;
 	struct hashmap pending; /* blocks on their way to a disk, by key */
-	uint64_t pending_bytes;
+	uint64_t pending_bytes[INDEX_DISKS_MAX];
 	unsigned verifying;
-	struct disk_health health[INDEX_DISKS_MAX];
+	bool trimming[INDEX_DISKS_MAX];
+	bool ending; /* the watcher is to end */
+	struct cond end;
 };
 
 static inline struct store *store_of_top(struct source *s)
@@ -67,7 +63,34 @@ int store_remove(struct store *s, struct disk *d, const struct block_key *k);
 uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t files);
 /* evicts until so many bytes more fit. -ENOSPC: they do not (yet). In a disk's thread */
 int store_make_room(struct store *s, struct disk *d, uint64_t bytes);
-/* the disk failed (r < 0) or worked */
-void store_disk_result(struct store *s, struct disk *d, const char *what, int r);
+/* entries of blocks on a disk that is AWAY are in the way of a new copy: forgotten, the file stays */
+void store_forget_away(struct store *s, const struct block_key *k);
+
+/* --- store.c --- */
+/* something about one block to do in a disk's thread */
+struct block_job {
+	struct disk_job job;
+	struct store *store;
+	struct disk *disk;
+	struct block_req *req; /* NULL: nobody waits */
+	struct block_key key;
+	struct blob_file *file; /* what run found */
+};
+/* 0; -ENOMEM; -EHOSTDOWN: the disk is set aside */
+int store_push_job(struct store *s, struct disk *d, enum disk_work w, struct block_req *req,
+		   const struct block_key *k, int (*run)(struct disk_job *j),
+		   void (*end)(struct disk_job *j, int status));
+/* the last of an end: frees the job, unless it hangs and its thread still has it */
+void store_job_over(struct block_job *j, int status);
+/* the copy is not what the index says: out with it, said once. In a disk's thread */
+void store_drop_damaged(struct store *s, const struct block_key *k, const char *what);
+
+/* --- store_disks.c --- */
+/* blocks spread over the disks as their room does. 0 or -ENOMEM */
+int store_place_disks(struct store *s);
+/* hands the disks to their keepers and watches them; waits some time until they are WELL */
+int store_start_disks(struct store *s);
+/* the disk that has the block and may be asked for it; NULL: none. hit: the policy is told */
+struct disk *store_disk_of(struct store *s, const struct block_key *k, bool hit);
 
 #endif

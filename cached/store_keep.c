@@ -4,19 +4,24 @@
  *
  * A block on its way ("pending") holds its memory and is served from there:
  *
- *	store_keep -> pending, queued -> index_begin -> room made, file written -> index_commit
- *		   -> not pending any more -> waiters told
- *	a full disk: index_abort -> waiters told why
+ *	store_keep -> pending, queued -> index_begin -> room made, file written (keep_run)
+ *		   -> index_commit -> not pending any more -> waiters told (keep_end)
+ *	a full disk, one that fails or is set aside: index_abort -> waiters told why
  *
- * Bound: pending blocks hold pool memory, at most half of the pool when a disk makes no progress,
- * three quarters in any case; beyond that, blocks that nobody waits for are skipped. */
+ * Bound: pending blocks hold pool memory, a disk's at most half of its share of the pool when it makes
+ * no progress, three quarters in any case; beyond that, blocks that nobody waits for are skipped.
+ *
+ * A write that hangs is given up: it is not pending any more, its entry is gone, and the thread keeps
+ * the memory. If it ends well after all, its file is taken into the index then. */
 #include "cached/store_inner.h"
 
 #include <time.h>
 
 #include "common/clock.h"
 
-enum { STUCK_US = 100000, ASIDE_US = 5000000, BEGIN_TRIES = 1000 };
+enum { STUCK_US = 100000, BEGIN_TRIES = 50 };
+
+enum { NOT_BEGUN, BEGUN, GIVEN_UP };
 
 struct pending {
 	struct hash_node node;
@@ -24,11 +29,13 @@ struct pending {
 	struct blob data;
 	uint8_t *sums;
 	struct list_node waiters, droppers; /* block_req.link */
-	struct workq_job job;
+	struct disk_job job;
 	struct store *store;
 	struct disk *disk;
 	struct metric *stored;
 	enum evict_kind kind;
+	bool there;	   /* somebody else stored it */
+	atomic_uint begun; /* NOT_BEGUN -> BEGUN, by run; -> GIVEN_UP, when it hangs */
 };
 
 static bool pending_eq(const struct hash_node *n, const void *key)
@@ -97,6 +104,13 @@ static void keep_failed(struct block_req *w, int r, const char *why)
 		 (unsigned long long)w->key.slice, w->key.index, w->key.size, why);
 }
 
+static void skipped(struct store *s, struct disk *d)
+{
+	metric_add(s->conf.counters->skipped, 1);
+	if (d)
+		metric_add(d->metrics.skipped, 1);
+}
+
 /* The block is on a disk (0), or will not be. Who waited to keep it hears how that went, who waited
  * to drop it whether it is gone, which it also is when it never came. */
 static void pending_end(struct pending *p, int status)
@@ -110,14 +124,16 @@ static void pending_end(struct pending *p, int status)
 	list_init(&droppers);
 	mtx_lock(&s->lock);
 	hashmap_del(&s->pending, &p->node);
-	s->pending_bytes -= p->key.size;
+	s->pending_bytes[p->disk->number] -= p->key.size;
 	list_splice_tail(&waiters, &p->waiters);
 	list_splice_tail(&droppers, &p->droppers);
 	mtx_unlock(&s->lock);
-	metric_add(status ? s->conf.counters->skipped : p->stored, 1);
+	if (status)
+		skipped(s, p->disk);
+	else if (!p->there)
+		metric_add(p->stored, 1);
 	if (!list_empty(&droppers) && status == 0 && index_take(s->ix, &p->key, &disk) == 0)
 		gone = store_remove(s, s->conf.disks[disk], &p->key);
-	blob_fini(&p->data);
 	while ((n = list_pop(&waiters))) {
 		struct block_req *w = container_of(n, struct block_req, link);
 
@@ -128,7 +144,6 @@ static void pending_end(struct pending *p, int status)
 	}
 	while ((n = list_pop(&droppers)))
 		req_done(container_of(n, struct block_req, link), keep_status(gone));
-	pending_free(p);
 }
 
 /* --- which blocks, on which disk --- */
@@ -150,18 +165,7 @@ static bool is_mine(struct store *s, const struct block_key *k, bool *ret_guest)
 	return !*ret_guest || (n > 1 && self >= 0 && who[1] == (uint32_t)self);
 }
 
-static bool disk_aside(struct store *s, unsigned i)
-{
-	uint64_t now = clock_us();
-	bool aside;
-
-	mtx_lock(&s->lock);
-	aside = s->health[i].aside_until_us > now;
-	mtx_unlock(&s->lock);
-	return aside;
-}
-
-/* NULL: all are set aside */
+/* NULL: none takes new blocks */
 static struct disk *choose_disk(struct store *s, const struct block_key *k)
 {
 	uint32_t order[INDEX_DISKS_MAX] = {0};
@@ -170,35 +174,9 @@ static struct disk *choose_disk(struct store *s, const struct block_key *k)
 	if (s->placement)
 		n = ring_find(s->placement, k->digest, order, INDEX_DISKS_MAX);
 	for (size_t i = 0; i < n; i++)
-		if (!disk_aside(s, order[i]))
+		if (disk_state(s->conf.disks[order[i]]) == DISK_WELL)
 			return s->conf.disks[order[i]];
 	return NULL;
-}
-
-void store_disk_result(struct store *s, struct disk *d, const char *what, int r)
-{
-	struct disk_health *h = &s->health[d->number];
-	bool lost = false, back = false;
-	uint64_t now = clock_us();
-
-	if (r == -ENOSPC || r == -EDQUOT)
-		return; /* full is not sick */
-	if (r < 0)
-		metric_add(s->conf.counters->disk_errors, 1);
-	mtx_lock(&s->lock);
-	if (r < 0 && ++h->failures >= DISK_SICK_AFTER) {
-		lost = !h->aside_until_us;
-		h->aside_until_us = now + ASIDE_US;
-	} else if (r == 0) {
-		back = h->aside_until_us != 0;
-		h->failures = 0;
-		h->aside_until_us = 0;
-	}
-	mtx_unlock(&s->lock);
-	if (lost)
-		log_warn("cache directory %s is set aside: %s: %s", d->dir, what, strerror(-r));
-	if (back)
-		log_info("cache directory %s works again", d->dir);
 }
 
 /* --- going --- */
@@ -210,12 +188,23 @@ int store_remove(struct store *s, struct disk *d, const struct block_key *k)
 	files_drop(s->files, k);
 	r = disk_remove_block(d, k);
 	if (r < 0)
-		store_disk_result(s, d, "remove", r);
+		disk_result(d, DISK_WRITES, r, 0);
 	else
 		passed_unlinked(s->passed, d, k, disk_cost(k->size));
 	disk_used(d, disk_cost(k->size), false);
 	index_gone(s->ix, k);
 	return r;
+}
+
+void store_forget_away(struct store *s, const struct block_key *k)
+{
+	unsigned disk;
+
+	if (!index_where(s->ix, k, &disk) || disk_state(s->conf.disks[disk]) != DISK_AWAY ||
+	    index_take(s->ix, k, &disk) < 0)
+		return;
+	disk_used(s->conf.disks[disk], disk_cost(k->size), false);
+	index_gone(s->ix, k);
 }
 
 uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t files)
@@ -296,56 +285,100 @@ static int write_once(struct store *s, struct pending *p, bool *ret_full)
 	return r;
 }
 
-static int store_block(struct store *s, struct pending *p)
+/* the entry is ours, and the watcher has not given us up; else -errno */
+static int begin_pending(struct store *s, struct pending *p)
 {
-	uint64_t cost = disk_cost(p->key.size);
-	struct disk *d = p->disk;
+	unsigned none = NOT_BEGUN;
 	int r = begin(s, &p->key);
-	bool full;
 
-	if (r == -EEXIST) {
-		p->stored = NULL; /* by somebody else */
-		return 0;
-	}
 	if (r < 0)
 		return r;
+	if (atomic_compare_exchange_strong(&p->begun, &none, BEGUN))
+		return 0;
+	index_abort(s->ix, &p->key);
+	return -EIO;
+}
+
+static int keep_run(struct disk_job *job)
+{
+	struct pending *p = container_of(job, struct pending, job);
+	struct store *s = p->store;
+	struct disk *d = p->disk;
+	uint64_t began = clock_us();
+	bool full;
+	int r = begin_pending(s, p);
+
+	if (r < 0)
+		return r;
+	atomic_store_explicit(&d->progress_us, began, memory_order_relaxed);
 	r = write_once(s, p, &full);
 	if (full) {
-		(void)store_evict(s, d, cost, 1);
+		(void)store_evict(s, d, disk_cost(p->key.size), 1);
 		r = write_once(s, p, &full);
 	}
-	store_disk_result(s, d, "write", r);
-	if (r < 0) {
-		index_abort(s->ix, &p->key);
-		return r;
-	}
-	disk_used(d, cost, true);
-	r = index_commit(s->ix, &p->key, d->number, p->kind);
-	if (r < 0) { /* the volume moved meanwhile */
-		(void)disk_remove_block(d, &p->key);
-		disk_used(d, cost, false);
-	}
+	atomic_store_explicit(&d->progress_us, clock_us(), memory_order_relaxed);
+	disk_result(d, DISK_WRITES, r, clock_us() - began);
 	return r;
 }
 
-static void keep_job(struct workq_job *job)
+/* the file stands under its name, and so does its entry now */
+static int commit(struct store *s, struct pending *p)
 {
-	struct pending *p = container_of(job, struct pending, job);
-	struct disk *d = p->disk;
+	uint64_t cost = disk_cost(p->key.size);
 	int r;
 
-	atomic_store_explicit(&d->progress_us, clock_us(), memory_order_relaxed);
-	r = store_block(p->store, p);
-	atomic_store_explicit(&d->progress_us, clock_us(), memory_order_relaxed);
+	disk_used(p->disk, cost, true);
+	r = index_commit(s->ix, &p->key, p->disk->number, p->kind);
+	if (r < 0)
+		disk_used(p->disk, cost, false);
+	return r;
+}
+
+static void keep_end(struct disk_job *job, int status)
+{
+	struct pending *p = container_of(job, struct pending, job);
+	struct store *s = p->store;
+	bool begun = atomic_exchange(&p->begun, GIVEN_UP) == BEGUN;
+	int r = status;
+
+	p->there = status == -EEXIST;
+	if (p->there)
+		r = 0;
+	else if (status == 0)
+		r = commit(s, p);
+	else if (begun)
+		index_abort(s->ix, &p->key);
 	pending_end(p, r);
+	if (status == 0 && r < 0) /* the volume moved meanwhile */
+		(void)disk_remove_block(p->disk, &p->key);
+	if (status != -ETIMEDOUT)
+		pending_free(p);
+}
+
+/* It hung, and came back. */
+static void keep_late(struct disk_job *job, int status)
+{
+	struct pending *p = container_of(job, struct pending, job);
+	struct store *s = p->store;
+	unsigned disk;
+	int r = status == 0 ? index_begin(s->ix, &p->key) : status;
+
+	if (r == 0)
+		r = commit(s, p);
+	/* another disk has it, or the volume moved */
+	if (status == 0 && r < 0 &&
+	    !(index_where(s->ix, &p->key, &disk) && disk == p->disk->number))
+		(void)disk_remove_block(p->disk, &p->key);
+	pending_free(p);
 }
 
 static bool too_much_locked(struct store *s, const struct disk *d, uint32_t size, size_t budget)
 {
-	uint64_t held = s->pending_bytes + size;
+	uint64_t held = s->pending_bytes[d->number] + size;
 	uint64_t idle = clock_us() - atomic_load_explicit(&d->progress_us, memory_order_relaxed);
 
-	return held > budget / 4 * 3 || (held > budget / 2 && idle > STUCK_US);
+	budget /= s->conf.n_disks;
+	return held > size && (held > budget / 4 * 3 || (held > budget / 2 && idle > STUCK_US));
 }
 
 /* with the sums that came with the block, or computed now; NULL: no memory */
@@ -369,7 +402,7 @@ static struct pending *pending_new(struct store *s, struct block_req *req, struc
 	p->data = blob_slice(&req->data, 0, req->key.size);
 	p->store = s;
 	p->stored = stored;
-	p->job.fn = keep_job;
+	p->job = (struct disk_job){.run = keep_run, .end = keep_end, .late = keep_late};
 	list_init(&p->waiters);
 	list_init(&p->droppers);
 	return p;
@@ -392,7 +425,7 @@ static enum listed list_pending(struct store *s, struct pending *p, struct block
 		r = SKIPPED;
 	} else {
 		hashmap_add(&s->pending, &p->node, p->key.digest);
-		s->pending_bytes += p->key.size;
+		s->pending_bytes[p->disk->number] += p->key.size;
 		there = p;
 	}
 	if (waiter)
@@ -401,12 +434,13 @@ static enum listed list_pending(struct store *s, struct pending *p, struct block
 	return r;
 }
 
-static void not_kept(struct store *s, struct block_req *waiter, int r, const char *why)
+static void not_kept(struct store *s, struct disk *d, struct block_req *waiter, int r,
+		     const char *why)
 {
 	if (waiter)
 		keep_failed(waiter, r, why);
 	else
-		metric_add(s->conf.counters->skipped, 1);
+		skipped(s, d);
 }
 
 void store_keep(struct store *s, struct block_req *req, struct block_req *waiter,
@@ -417,7 +451,7 @@ void store_keep(struct store *s, struct block_req *req, struct block_req *waiter
 	struct pending *p;
 	struct disk *d;
 
-	if (waiter && index_peek(s->ix, &req->key)) {
+	if (waiter && store_disk_of(s, &req->key, false)) {
 		req_done(waiter, 0);
 		return;
 	}
@@ -425,16 +459,17 @@ void store_keep(struct store *s, struct block_req *req, struct block_req *waiter
 		return;
 	d = choose_disk(s, &req->key);
 	if (!d || (!waiter && !mine)) {
-		not_kept(s, waiter, -EIO, "all cache directories are set aside");
+		not_kept(s, NULL, waiter, -EIO, "all cache directories are set aside");
 		return;
 	}
 	if (!waiter && !guest && !index_admit(s->ix, &req->key, d->number)) {
 		metric_add(s->conf.counters->declined, 1);
 		return;
 	}
+	store_forget_away(s, &req->key);
 	p = pending_new(s, req, stored);
 	if (!p) {
-		not_kept(s, waiter, -ENOMEM, strerror(ENOMEM));
+		not_kept(s, d, waiter, -ENOMEM, strerror(ENOMEM));
 		return;
 	}
 	p->disk = d;
@@ -444,11 +479,12 @@ void store_keep(struct store *s, struct block_req *req, struct block_req *waiter
 						     : EVICT_ASKED;
 	pool_stat(req->env->pool, &pool);
 	switch (list_pending(s, p, waiter, pool.budget)) {
-	case LISTED:
-		workq_push_always(d->writes, &p->job); /* bounded: each holds memory of the pool */
+	case LISTED: /* bounded: each holds memory of the pool */
+		if (diskq_push(d->q[DISK_WRITES], &p->job) < 0)
+			keep_end(&p->job, -EHOSTDOWN);
 		return;
 	case SKIPPED:
-		not_kept(s, NULL, 0, NULL);
+		not_kept(s, d, NULL, 0, NULL);
 		break;
 	case JOINED:
 		break;

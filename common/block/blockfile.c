@@ -12,6 +12,20 @@ uint64_t blockfile_len(uint32_t size)
 	return (uint64_t)size + msg_sums_len(size);
 }
 
+/* what the kernel knows without asking the disk (or a server) again */
+static bool known(int fd, struct statx *ret)
+{
+	return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_NLINK | STATX_SIZE, ret) ==
+	       0;
+}
+
+bool blockfile_is_whole(int fd, const struct block_key *k)
+{
+	struct statx st = {0};
+
+	return known(fd, &st) && st.stx_nlink > 0 && st.stx_size == blockfile_len(k->size);
+}
+
 /* the whole pieces that cover [off, off + len) of a block: their start, and their end if the block
  * had no end */
 static uint32_t pieces_start(uint32_t off)
@@ -62,13 +76,13 @@ int blockfile_read(int fd, const struct block_key *k, uint32_t off, uint32_t len
 	uint32_t start = pieces_start(off);
 	size_t data = (size_t)(MIN(pieces_end(off, len), (uint64_t)k->size) - start);
 	int flags = warm_only ? RWF_NOWAIT : 0;
-	struct stat st;
+	struct statx st = {0};
 	int r;
 
 	assert(len && (uint64_t)off + len <= k->size);
-	if (fstat(fd, &st) < 0)
+	if (!known(fd, &st))
 		return -errno;
-	if ((uint64_t)st.st_size != blockfile_len(k->size))
+	if (st.stx_size != blockfile_len(k->size))
 		return -EBADMSG;
 	r = read_all(fd, buf, data, start, flags);
 	if (!r)

@@ -140,7 +140,9 @@ struct world {
 	struct source *chain;
 	struct store *store;
 	struct hash128 volume;
-	uint64_t capacity;
+	struct disk *disks[4];
+	uint64_t capacity; /* of each disk; uneven: of the first, the second has twice as much … */
+	bool uneven;
 	unsigned n_disks;
 	struct source_peer_conf peer; /* peers NULL: asks no other daemon */
 };
@@ -160,14 +162,14 @@ static inline struct disk *world_disk(struct world *w, unsigned i)
 	char dir[80];
 
 	(void)snprintf(dir, sizeof(dir), "%s/%u", w->dir, i);
-	if (disk_open(dir, UUID, i, w->capacity, 0.0001, &d, &err) < 0)
+	if (disk_open(dir, UUID, i, w->capacity * (w->uneven ? i + 1 : 1), 0.0001, &d, &err) < 0)
 		fail_msg("%s", str_c(&err));
 	return d;
 }
 
 static inline void world_open(struct world *w)
 {
-	struct disk *disks[4];
+	struct disk **disks = w->disks;
 	struct chain_conf conf = {
 		.object = {.store = &w->objects.base, .volume_name = "v"},
 		.peer = w->peer,
@@ -227,6 +229,52 @@ static inline void world_free(struct world *w)
 	pool_free(w->pool);
 	(void)nftw(w->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 	free(w);
+}
+
+/* --- disks that stand still --- */
+
+struct gate {
+	struct disk_job job;
+	atomic_bool *open;
+	atomic_bool running, gone;
+};
+
+static inline int gate_run(struct disk_job *job)
+{
+	struct gate *g = container_of(job, struct gate, job);
+	const struct timespec ms = {.tv_nsec = 1000000};
+
+	atomic_store(&g->running, true);
+	while (!atomic_load(g->open))
+		nanosleep(&ms, NULL);
+	return 0;
+}
+
+static inline void gate_end(struct disk_job *job, int status)
+{
+	if (status != -ETIMEDOUT)
+		atomic_store(&container_of(job, struct gate, job)->gone, true);
+}
+
+static inline void gate_late(struct disk_job *job, int status)
+{
+	gate_end(job, status);
+}
+
+/* all n threads of a disk's queue stand still until *open */
+static inline void hold(struct world *w, unsigned disk, enum disk_work q, struct gate *gate,
+			unsigned n, atomic_bool *open)
+{
+	const struct timespec ms = {.tv_nsec = 1000000};
+
+	for (unsigned i = 0; i < n; i++) {
+		gate[i] = (struct gate){
+			.job = {.run = gate_run, .end = gate_end, .late = gate_late}, .open = open};
+		assert_int_equal(diskq_push(w->disks[disk]->q[q], &gate[i].job), 0);
+	}
+	for (unsigned i = 0; i < n; i++)
+		while (!atomic_load(&gate[i].running))
+			nanosleep(&ms, NULL);
 }
 
 /* --- requests --- */

@@ -64,7 +64,7 @@ static void only_whole_blocks_in_their_place_count(void **state)
 	assert_false(there(elsewhere) || there(junk));
 	block_file(w, 0, &good, path);
 	assert_true(there(path));
-	disk_close(d);
+	assert_true(disk_close(d, UINT64_MAX));
 	index_free(ix);
 	world_free(w);
 }
@@ -99,7 +99,7 @@ static void lengths_that_start_had_no_time_for_are_found_later(void **state)
 	assert_int_equal(st.checked, 0);
 	assert_int_equal(recover_lengths(d, &volume_a, 0, count_bad, &bad), 0);
 	assert_int_equal(bad, 1);
-	disk_close(d);
+	assert_true(disk_close(d, UINT64_MAX));
 	index_free(ix);
 	/* and in the store the block goes */
 	world_open(w);

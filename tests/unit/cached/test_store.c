@@ -126,28 +126,6 @@ static void drop_forgets_also_what_is_on_its_way(void **state)
 	world_free(w);
 }
 
-struct gate {
-	struct workq_job job;
-	atomic_bool *open;
-};
-
-static void gate_job(struct workq_job *job)
-{
-	const struct timespec ms = {.tv_nsec = 1000000};
-
-	while (!atomic_load(container_of(job, struct gate, job)->open))
-		nanosleep(&ms, NULL);
-}
-
-/* the disk's writers stand still until *open */
-static void hold_writes(struct world *w, struct gate gate[DISK_WRITE_THREADS], atomic_bool *open)
-{
-	for (unsigned i = 0; i < DISK_WRITE_THREADS; i++) {
-		gate[i] = (struct gate){.job.fn = gate_job, .open = open};
-		workq_push_always(w->store->conf.disks[0]->writes, &gate[i].job);
-	}
-}
-
 /* a drop that came while the block was on its way wants it gone, and that it is */
 static void drop_of_a_block_that_could_not_be_kept_is_done(void **state)
 {
@@ -160,7 +138,7 @@ static void drop_of_a_block_that_could_not_be_kept_is_done(void **state)
 
 	(void)state;
 	assert_non_null(req);
-	hold_writes(w, gate, &open);
+	hold(w, 0, DISK_WRITES, gate, DISK_WRITE_THREADS, &open);
 	assert_int_equal(get(w, &k, 0, BLOCK, 0, NULL), 0);
 	waited_begin(&x);
 	source_drop(w->chain, req, waited_done, &x);
@@ -503,21 +481,24 @@ static void a_directory_of_others_is_refused(void **state)
 	world_free(w);
 }
 
-static void the_node_id_is_made_once(void **state)
+static void the_node_id_is_kept(void **state)
 {
 	struct world *w = world_new(1 << 20, 1);
-	char first[DISK_NODE_ID + 1], again[DISK_NODE_ID + 1];
+	char first[DISK_NODE_ID + 1];
 	struct disk *d;
 
 	(void)state;
 	world_close(w);
 	d = world_disk(w, 0);
-	assert_int_equal(disk_node_id(d, first), 0);
-	disk_close(d);
+	disk_node(d, first);
+	assert_string_equal(first, "");
+	disk_set_node(d, "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee");
+	assert_int_equal(disk_keep_node(d), 0);
+	assert_true(disk_close(d, UINT64_MAX));
 	d = world_disk(w, 0);
-	assert_int_equal(disk_node_id(d, again), 0);
-	assert_string_equal(first, again);
-	disk_close(d);
+	disk_node(d, first);
+	assert_string_equal(first, "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee");
+	assert_true(disk_close(d, UINT64_MAX));
 	world_free(w);
 }
 
@@ -542,7 +523,7 @@ int main(void)
 		cmocka_unit_test(a_generation_that_just_came_is_not_removed),
 		cmocka_unit_test(follows_a_plain_map),
 		cmocka_unit_test(a_directory_of_others_is_refused),
-		cmocka_unit_test(the_node_id_is_made_once),
+		cmocka_unit_test(the_node_id_is_kept),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
