@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 
+#include "client/backup.h"
 #include "client/chain.h"
 #include "client/compact.h"
 #include "client/control.h"
@@ -72,6 +73,7 @@ struct mount {
 	struct writer *writer;
 	struct control_conf control;
 	struct internal *internal;
+	struct backup *backup;
 	struct vfs *vfs;
 	struct fuse_notify *notify;
 	struct fuse_ops *ops;
@@ -454,6 +456,23 @@ static int make_data_path(struct mount *m, struct str *err)
 	return r;
 }
 
+static int start_backup(struct mount *m, struct str *err)
+{
+	const struct backup_conf conf = {.meta = m->meta,
+					 .store = m->store,
+					 .crypt = m->crypt,
+					 .interval_us = m->conf.backup_meta,
+					 .skip_trash = m->conf.backup_skip_trash,
+					 .metrics = m->metrics};
+	int r = 0;
+
+	if (!m->conf.read_only && !m->conf.no_bgjob && m->conf.backup_meta)
+		r = backup_start(&conf, &m->backup);
+	if (r < 0)
+		str_addf(err, "cannot start threads: %s", strerror(-r));
+	return r;
+}
+
 /* the session: what it needs to delete objects must be there before */
 static int start_meta(struct mount *m, struct str *err)
 {
@@ -472,7 +491,7 @@ static int start_meta(struct mount *m, struct str *err)
 	meta_set_configured(m->meta, setting_changed, m);
 	r = meta_start(m->meta, err);
 	m->meta_started = r == 0;
-	return r;
+	return r ? r : start_backup(m, err);
 }
 
 /* --- metrics --- */
@@ -667,6 +686,7 @@ int mount_stop(struct mount *m)
 							    .again = m->conf.again,
 							    .arg = m->conf.arg});
 	r = stop_serving(m);
+	backup_stop(m->backup);
 	if (m->meta_started)
 		meta_stop(m->meta);
 	ending_stop(ending);

@@ -35,5 +35,11 @@ int meta_chunk_clean(struct meta *m, uint64_t inode, uint32_t index, struct meta
 int meta_inode_clean(struct meta *m, uint64_t inode, struct meta_progress *p);
 /* the change log's lines that the setting calls too old or too many */
 int meta_log_trim(struct meta *m);
+/* Metadata backups: 1: it is this client's turn, and the volume says so now; 0: there is one of
+ * this interval; -EFBIG: too many inodes for one an hour; -EBADMSG: nobody can tell when the last
+ * one was. */
+int meta_backup_due(struct meta *m, uint64_t interval_sec, int64_t now_sec);
+/* "2026-11-30T19:17:10Z" or with +HH:MM; -EINVAL. Pure. */
+int backup_time(const char *text, int64_t *ret_sec);
 
 #endif
