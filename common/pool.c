@@ -11,8 +11,8 @@
  *
  * Invariants: taken <= used <= budget; taken + kept <= budget: that is what is mapped. used = the
  * sum of used_by. A class is granted bytes only if the other classes' unused minimum stays free, so
- * one block of demand and one of upload can always be had. Waiters of a class are served first in,
- * first out; upload passes a waiting demand only inside its own minimum. */
+ * one block of each class can always be had. Waiters of a class are served first in, first out;
+ * upload and prefetch pass a waiting class that goes before them only inside their own minimum. */
 #include "common/pool.h"
 
 #include <sys/mman.h>
@@ -31,7 +31,7 @@
 enum { HUGE = 2 << 20 }; /* a huge page */
 
 struct pool {
-	size_t budget, minimum; /* minimum: of demand and of upload */
+	size_t budget, minimum; /* minimum: of each class */
 	void (*reclaim)(void *arg, size_t bytes);
 	void *reclaim_arg;
 	size_t page, n_kept_lists;
@@ -160,7 +160,7 @@ static size_t pool_apart_locked(const struct pool *p, enum pool_class c) REQUIRE
 {
 	size_t apart = 0;
 
-	for (int k = POOL_DEMAND; k <= POOL_UPLOAD; k++)
+	for (int k = 0; k < POOL_CLASSES; k++)
 		if (k != (int)c && p->used_by[k] < p->minimum)
 			apart += p->minimum - p->used_by[k];
 	return apart;
@@ -180,9 +180,11 @@ static size_t pool_missing_locked(const struct pool *p, enum pool_class c, size_
 static bool pool_must_let_pass_locked(const struct pool *p, enum pool_class c, size_t bytes)
 	REQUIRES(p->lock)
 {
-	if (c == POOL_DEMAND || list_empty(&p->waiters[POOL_DEMAND]))
-		return c == POOL_PREFETCH && p->waiting;
-	return c == POOL_PREFETCH || p->used_by[c] + bytes > p->minimum;
+	bool before = c != POOL_DEMAND && !list_empty(&p->waiters[POOL_DEMAND]);
+
+	if (c == POOL_PREFETCH)
+		before = p->waiting;
+	return before && p->used_by[c] + bytes > p->minimum;
 }
 
 static void pool_grant_locked(struct pool *p, enum pool_class c, size_t bytes) REQUIRES(p->lock)
@@ -296,12 +298,11 @@ static int pool_try_or_queue(struct pool *p, enum pool_class c, size_t bytes, st
 
 int pool_reserve(struct pool *p, enum pool_class klass, size_t bytes, struct pool_wait *w)
 {
-	size_t others = klass == POOL_PREFETCH ? 2 * p->minimum : p->minimum;
 	size_t missing = 0;
 
 	if (w)
 		w->queued = false;
-	if (bytes > p->budget - others)
+	if (bytes > p->budget - (POOL_CLASSES - 1) * p->minimum)
 		return -EMSGSIZE;
 	if (pool_try(p, klass, bytes, &missing))
 		return 0;

@@ -3,8 +3,8 @@
  * one step before a request leaves, and turned into buffers later, which then cannot fail for want
  * of budget. Thread-safe; its lock is a leaf.
  *
- * Classes: demand > upload > prefetch. Each of demand and upload has a reserved minimum (one block)
- * the others cannot take; prefetch never waits. Waiters of a class are served first in first out,
+ * Classes: demand > upload > prefetch. Each has a reserved minimum (one block) that the others
+ * cannot take; prefetch never waits. Waiters of a class are served first in first out,
  * demand before upload. */
 #ifndef STOKE_COMMON_POOL_H
 #define STOKE_COMMON_POOL_H

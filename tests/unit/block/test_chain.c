@@ -254,7 +254,7 @@ static void the_smallest_pool_serves_ranges_of_encoded_blocks(void **state)
 	(void)state;
 	for (int side = 0; side < 2; side++) {
 		world_init(&w, WITH_RAM | (side ? WITH_DAEMON : WITH_FLIGHT), CODEC_LZ4,
-			   4 * (BLOCK + 4096));
+			   4 * world_block(CODEC_LZ4));
 		waiter_init(&wt);
 		for (int i = 0; i < N; i++) {
 			struct block_key k = key_of(16, (uint32_t)i / 4);

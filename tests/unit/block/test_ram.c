@@ -126,10 +126,10 @@ static void the_pool_gets_its_memory_back(void **state)
 		assert_int_equal(via_of(i), VIA_OBJECT);
 	pool_stat(w.pool, &st);
 	assert_true(st.used >= 10 * COST);
-	/* all of the pool but upload's minimum can be had */
+	/* all of the pool but the others' minimums can be had */
 	while (!pool_reserve(w.pool, POOL_DEMAND, 4096, NULL))
 		n += 4096;
-	assert_true(n >= budget - (BLOCK + 2 * 4096));
+	assert_true(n >= budget - 2 * (BLOCK + 2 * 4096));
 	pool_unreserve(w.pool, POOL_DEMAND, n);
 	assert_int_equal(via_of(0), VIA_OBJECT);
 	world_fini(&w);

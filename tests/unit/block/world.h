@@ -240,6 +240,14 @@ enum world_flag { WITH_RAM = 1, WITH_FLIGHT = 2, WITH_DAEMON = 4, WITH_SUMS = 8,
 /* tests of encrypted volumes set it before world_init */
 static const struct crypt_block *world_crypt;
 
+/* what the pool must have room for in one piece, as the programs tell it: block, and object */
+static inline size_t world_block(enum codec codec)
+{
+	struct coding c = {codec, world_crypt};
+
+	return BLOCK + 4096 + (coding_is_plain(c) ? 0 : pool_cost(coding_bound(c, BLOCK)));
+}
+
 static inline void world_init(struct world *w, unsigned flags, enum codec codec, size_t budget)
 {
 	struct source_object_conf conf = {.volume_name = "vol"};
@@ -247,7 +255,7 @@ static inline void world_init(struct world *w, unsigned flags, enum codec codec,
 	memset(w, 0, sizeof(*w));
 	assert_int_equal(loop_new("test", &w->loop), 0);
 	assert_int_equal(workq_new("codec", 2, 64, &w->codecs), 0);
-	assert_int_equal(pool_new(budget, BLOCK + 4096, &w->pool), 0);
+	assert_int_equal(pool_new(budget, world_block(codec), &w->pool), 0);
 	w->metrics = metrics_new();
 	assert_non_null(w->metrics);
 	w->env = (struct req_env){.pool = w->pool,

@@ -39,7 +39,7 @@ static void pool_refuses_what_it_can_never_give(void **state)
 	assert_int_equal(pool_new(4 * BLOCK - 1, BLOCK, &p), -EINVAL);
 	assert_int_equal(pool_new(BUDGET, SIZE_MAX, &p), -EINVAL);
 	p = pool_make();
-	assert_int_equal(pool_reserve(p, POOL_DEMAND, BUDGET - BLOCK + 1, NULL), -EMSGSIZE);
+	assert_int_equal(pool_reserve(p, POOL_DEMAND, BUDGET - 2 * BLOCK + 1, NULL), -EMSGSIZE);
 	assert_int_equal(pool_reserve(p, POOL_PREFETCH, BUDGET - 2 * BLOCK + 1, NULL), -EMSGSIZE);
 	assert_int_equal(pool_reserve(p, POOL_UPLOAD, pool_cost(SIZE_MAX), NULL), -EMSGSIZE);
 	assert_int_equal(pool_cost(1), pool_cost(4096));
@@ -48,8 +48,8 @@ static void pool_refuses_what_it_can_never_give(void **state)
 	pool_free(NULL);
 }
 
-/* whoever fills the pool, one block of demand and one of upload can be had */
-static void pool_keeps_a_minimum_for_demand_and_upload(void **state)
+/* whoever fills the pool, one block of every other class can be had, and no second one */
+static void pool_keeps_a_minimum_for_each_class(void **state)
 {
 	(void)state;
 	for (int first = 0; first < POOL_CLASSES; first++) {
@@ -58,20 +58,36 @@ static void pool_keeps_a_minimum_for_demand_and_upload(void **state)
 
 		while (pool_reserve(p, (enum pool_class)first, BLOCK, NULL) == 0)
 			n++;
-		assert_int_equal(n, first == POOL_PREFETCH ? 6 : 7);
-		if (first != POOL_DEMAND) {
-			assert_int_equal(pool_reserve(p, POOL_DEMAND, BLOCK, NULL), 0);
-			pool_unreserve(p, POOL_DEMAND, BLOCK);
+		assert_int_equal(n, 6);
+		for (int c = 0; c < POOL_CLASSES; c++) {
+			if (c == first)
+				continue;
+			assert_int_equal(pool_reserve(p, (enum pool_class)c, BLOCK, NULL), 0);
+			assert_int_equal(pool_reserve(p, (enum pool_class)c, BLOCK, NULL),
+					 -ENOBUFS);
+			pool_unreserve(p, (enum pool_class)c, BLOCK);
 		}
-		if (first != POOL_UPLOAD) {
-			assert_int_equal(pool_reserve(p, POOL_UPLOAD, BLOCK, NULL), 0);
-			pool_unreserve(p, POOL_UPLOAD, BLOCK);
-		}
-		assert_int_equal(pool_reserve(p, POOL_PREFETCH, BLOCK, NULL), -ENOBUFS);
 		pool_unreserve(p, (enum pool_class)first, n * BLOCK);
 		assert_int_equal(used(p), 0);
 		pool_free(p);
 	}
+}
+
+/* a prefetch that the minimum has room for is not kept waiting by demand that waits */
+static void pool_lets_prefetch_use_its_minimum(void **state)
+{
+	struct pool_wait w = {.fn = NULL};
+	struct pool *p = pool_make();
+
+	(void)state;
+	assert_int_equal(pool_reserve(p, POOL_DEMAND, 6 * BLOCK, NULL), 0);
+	assert_int_equal(pool_reserve(p, POOL_DEMAND, BLOCK, &w), -EAGAIN);
+	assert_int_equal(pool_reserve(p, POOL_PREFETCH, BLOCK, NULL), 0);
+	assert_int_equal(pool_reserve(p, POOL_PREFETCH, BLOCK, NULL), -ENOBUFS);
+	assert_true(pool_cancel(p, &w));
+	pool_unreserve(p, POOL_DEMAND, 6 * BLOCK);
+	pool_unreserve(p, POOL_PREFETCH, BLOCK);
+	pool_free(p);
 }
 
 static void pool_reuses_the_hottest_buffer(void **state)
@@ -129,9 +145,10 @@ static void pool_serves_in_order_and_demand_first(void **state)
 
 	(void)state;
 	n_order = 0;
-	/* both minimums are in use, so that only the order decides */
+	/* all minimums are in use, so that only the order decides */
+	assert_int_equal(pool_reserve(p, POOL_PREFETCH, BLOCK, NULL), 0);
 	assert_int_equal(pool_reserve(p, POOL_UPLOAD, 2 * BLOCK, NULL), 0);
-	assert_int_equal(pool_reserve(p, POOL_DEMAND, 6 * BLOCK, NULL), 0);
+	assert_int_equal(pool_reserve(p, POOL_DEMAND, 5 * BLOCK, NULL), 0);
 	for (unsigned i = 0; i < ARRAY_LEN(w); i++) {
 		size_t bytes = i == 1 ? 3 * BLOCK : BLOCK;
 
@@ -151,8 +168,9 @@ static void pool_serves_in_order_and_demand_first(void **state)
 	assert_memory_equal(order, want, sizeof(want));
 	assert_false(pool_pressed(p));
 	assert_int_equal(used(p), 8 * BLOCK);
-	pool_unreserve(p, POOL_DEMAND, 4 * BLOCK);
+	pool_unreserve(p, POOL_DEMAND, 3 * BLOCK);
 	pool_unreserve(p, POOL_UPLOAD, 4 * BLOCK);
+	pool_unreserve(p, POOL_PREFETCH, BLOCK);
 	pool_free(p);
 }
 
@@ -165,7 +183,7 @@ static void pool_cancel_lets_the_next_one_in(void **state)
 	n_order = 0;
 	a = (struct waiter){.wait.fn = waiter_served, .pool = p, .number = 0};
 	b = (struct waiter){.wait.fn = waiter_served, .pool = p, .number = 1};
-	assert_int_equal(pool_reserve(p, POOL_DEMAND, 6 * BLOCK, NULL), 0);
+	assert_int_equal(pool_reserve(p, POOL_DEMAND, 5 * BLOCK, NULL), 0);
 	assert_int_equal(pool_reserve(p, POOL_DEMAND, 3 * BLOCK, &a.wait), -EAGAIN);
 	assert_int_equal(pool_reserve(p, POOL_DEMAND, BLOCK, &b.wait),
 			 -EAGAIN); /* it would fit, but is second */
@@ -174,7 +192,7 @@ static void pool_cancel_lets_the_next_one_in(void **state)
 	assert_true(b.served);
 	assert_false(pool_cancel(p, &a.wait));
 	assert_false(pool_cancel(p, &b.wait));
-	pool_unreserve(p, POOL_DEMAND, 7 * BLOCK);
+	pool_unreserve(p, POOL_DEMAND, 6 * BLOCK);
 	pool_free(p);
 }
 
@@ -211,18 +229,19 @@ static void pool_asks_the_cache_before_it_refuses(void **state)
 	(void)state;
 	n_order = 0;
 	pool_set_reclaim(c.pool, cache_reclaim, &c);
-	for (int i = 0; i < 7; i++)
+	for (int i = 0; i < 6; i++)
 		cache_keep(&c);
 	assert_int_equal(c.asked, 0);
 	/* one block is missing, and one is given up */
 	assert_int_equal(pool_reserve(c.pool, POOL_DEMAND, BLOCK, NULL), 0);
 	assert_int_equal(c.asked, BLOCK);
-	assert_int_equal(c.n, 6);
-	assert_int_equal(pool_reserve(c.pool, POOL_PREFETCH, BLOCK, NULL), 0);
 	assert_int_equal(c.n, 5);
+	/* the first prefetch has its minimum */
+	assert_int_equal(pool_reserve(c.pool, POOL_PREFETCH, 2 * BLOCK, NULL), 0);
+	assert_int_equal(c.n, 4);
 	assert_int_equal(pool_reserve(c.pool, POOL_DEMAND, 6 * BLOCK, &w.wait), -EAGAIN);
 	assert_int_equal(c.n, 0);
-	pool_unreserve(c.pool, POOL_PREFETCH, BLOCK);
+	pool_unreserve(c.pool, POOL_PREFETCH, 2 * BLOCK);
 	pool_unreserve(c.pool, POOL_DEMAND, BLOCK);
 	assert_true(w.served);
 	pool_unreserve(c.pool, POOL_DEMAND, 6 * BLOCK);
@@ -323,8 +342,9 @@ static void check_model(struct pool *p)
 	pool_stat(p, &st);
 	assert_int_equal(st.used, sum);
 	assert_int_equal(st.waiting, waiting);
-	apart = (by[POOL_DEMAND] < BLOCK ? BLOCK - by[POOL_DEMAND] : 0) +
-		(by[POOL_UPLOAD] < BLOCK ? BLOCK - by[POOL_UPLOAD] : 0);
+	apart = 0;
+	for (int c = 0; c < POOL_CLASSES; c++)
+		apart += by[c] < BLOCK ? BLOCK - by[c] : 0;
 	assert_true(sum + apart <= BUDGET); /* the minimums are always there */
 }
 
@@ -417,7 +437,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(pool_refuses_what_it_can_never_give),
-		cmocka_unit_test(pool_keeps_a_minimum_for_demand_and_upload),
+		cmocka_unit_test(pool_keeps_a_minimum_for_each_class),
+		cmocka_unit_test(pool_lets_prefetch_use_its_minimum),
 		cmocka_unit_test(pool_reuses_the_hottest_buffer),
 		cmocka_unit_test(pool_serves_in_order_and_demand_first),
 		cmocka_unit_test(pool_cancel_lets_the_next_one_in),
