@@ -17,6 +17,7 @@
 #include "cached/chain.h"
 #include "cached/index.h"
 #include "cached/member.h"
+#include "cached/mover.h"
 #include "cached/worker.h"
 #include "common/clock.h"
 #include "common/http.h"
@@ -63,6 +64,7 @@ struct daemon {
 	struct store *store;
 	struct server *server;
 	struct http *http;
+	struct mover *mover;
 	struct membership *membership;
 	unsigned max_conns, max_open;
 	atomic_bool ready, replaced;
@@ -276,7 +278,7 @@ static void close_disks(struct daemon *d)
 static int open_peers(struct daemon *d)
 {
 	const struct peers_conf conf = {
-		.id = {.role = ROLE_MEMBER,
+		.id = {.role = d->conf.no_sharing ? ROLE_MOUNT : ROLE_MEMBER,
 		       .volume = volume_id(d->setting->uuid, &d->generation),
 		       .group = d->conf.cache_group,
 		       .node = d->node,
@@ -300,6 +302,7 @@ static int open_chain(struct daemon *d)
 			 .peers = d->peers,
 			 .view = &d->view,
 			 .self = d->node,
+			 .sub_group = d->conf.sub_group,
 			 .remote_us = d->conf.remote_timeout},
 		.store = {.disks = d->disks,
 			  .n_disks = d->n_disks,
@@ -357,7 +360,7 @@ static int listen_all(struct daemon *d, struct member *self, struct str *err)
 {
 	int r = 0;
 
-	if (d->conf.cache_group) {
+	if (d->conf.cache_group && !d->conf.no_sharing) {
 		if (d->conf.group_ip)
 			(void)snprintf(self->addr, sizeof(self->addr), "%s", d->conf.group_ip);
 		else
@@ -534,23 +537,56 @@ static void tick(void *arg)
 		reload_setting(d);
 }
 
+static void copied(void *arg)
+{
+	struct daemon *d = arg;
+
+	if (atomic_load_explicit(&d->ready, memory_order_acquire))
+		membership_wake(d->membership);
+}
+
+static int open_mover(struct daemon *d)
+{
+	const struct mover_conf conf = {
+		.env = &d->env,
+		.chain = d->chain,
+		.store = d->store,
+		.peers = d->peers,
+		.view = &d->view,
+		.self = d->node,
+		.limit = d->conf.rebalance_limit,
+		.counters = &d->counters,
+		.done = copied,
+		.arg = d,
+	};
+
+	return d->peers && !d->conf.no_sharing ? mover_new(&conf, &d->mover) : 0;
+}
+
 static int join(struct daemon *d, struct member *self, struct str *err)
 {
 	struct member_conf conf = {
 		.redis = d->redis,
 		.group = d->conf.cache_group,
+		.consumer = d->conf.no_sharing,
+		.join_now = d->conf.join_now,
 		.view = &d->view,
 		.generation = d->generation,
 		.moved = moved,
 		.tick = tick,
 		.arg = d,
 	};
-	int r;
+	int r = open_mover(d);
 
+	if (r < 0)
+		return r;
 	(void)snprintf(self->id, sizeof(self->id), "%s", d->node);
+	if (d->conf.sub_group)
+		(void)snprintf(self->sub_group, sizeof(self->sub_group), "%s", d->conf.sub_group);
 	self->weight = (uint32_t)d->conf.group_weight;
 	self->state = MEMBER_ACTIVE;
 	conf.self = *self;
+	conf.mover = d->mover;
 	r = membership_start(&conf, clock_us() + START_US, &d->membership);
 	if (r < 0)
 		str_addf(err, "cannot join the group %s: %s",
@@ -576,7 +612,7 @@ static void say_ready(struct daemon *d, const struct member *self, uint16_t metr
 		 "%llu blocks found, ready in %.2f s",
 		 STOKE_VERSION, d->setting->name,
 		 d->conf.cache_group ? d->conf.cache_group : "none", d->node,
-		 d->conf.cache_group ? self->addr : "none", self->port,
+		 self->addr[0] ? self->addr : "none", self->port,
 		 d->conf.socket ? d->conf.socket : "none", metrics_port, d->conf.cache_dir,
 		 (unsigned long long)(st.capacity_bytes >> 20), (unsigned long long)st.blocks,
 		 (double)(clock_us() - began_us) / 1e6);
@@ -625,7 +661,9 @@ bool daemon_stop(struct daemon *d)
 	if (!d)
 		return true;
 	atomic_store_explicit(&d->ready, false, memory_order_relaxed);
+	mover_stop(d->mover);
 	membership_stop(TAKE_PTR(d->membership));
+	mover_free(TAKE_PTR(d->mover));
 	if (d->server && !server_stop(d->server, STOP_US))
 		return false;
 	server_free(d->server);

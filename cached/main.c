@@ -50,6 +50,13 @@ static const char *check(const struct daemon_conf *c, size_t n_args)
 		return "nobody could ask: give --cache-group, or --socket, or both";
 	if (c->group_port > 65535)
 		return "--group-port must be at most 65535";
+	if (c->no_sharing && (!c->cache_group || !c->socket))
+		return "--no-sharing reads through a group for the mounts of this node: give "
+		       "--cache-group and --socket";
+	if (c->sub_group && (!c->cache_group || !*c->sub_group || strlen(c->sub_group) > 63 ||
+			     strpbrk(c->sub_group, " \t\n")))
+		return "--sub-group is for members of a --cache-group, and a name of at most 63 "
+		       "letters without blanks";
 	if (c->group_weight > 100000)
 		return "--group-weight must be at most 100000";
 	return NULL;

@@ -1,28 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Heartbeats. One thread of its own, which alone touches everything here but `stop`.
+/* Heartbeats, and the way through the group. One thread of its own, which alone touches everything
+ * here but what is below `lock`.
  *
  *	joined		heartbeat every second; the snapshot moves with the ring version
  *	parted		Redis is away, or the volume is gone from it: the last snapshot stays in
  *			force; said once, and once when it is over
- */
+ *
+ * What the member is, and what has to be copied first (mover.h):
+ *
+ *	joining		pull				-> active
+ *	joining, asked to leave		push		-> gone
+ *	active		nothing
+ *	active, just started (it was a member already), or asked to stay after all: others served
+ *			its keys meanwhile		pull, and then nothing
+ *	active, to have another weight	pull, push	-> active with that weight
+ *	draining	(asked to leave) push		-> gone
+ *	gone		asked to leave, and did; or a consumer: follows the group
+ *
+ * The registry says what the member is; what is done here is to ask for the next step. */
 #include "cached/member.h"
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/thread.h"
 
-enum { LEAVE_US = 2000000 };
+enum {
+	LEAVE_US = 2000000,
+	/* by then everybody knows our last step: they look once a second */
+	KNOWN_US = 1200000,
+	STEPS = 8, /* tries of a step in which others were first; more are made a second later */
+};
 
 struct membership {
 	struct member_conf conf;
 	struct registry *registry;
 	struct cluster *seen; /* what the registry last gave */
 	struct generation generation;
-	int parted; /* why, 0: not */
+	int parted;	    /* why, 0: not */
+	struct member self; /* as it is registered */
+	bool drain, gone;
+	bool catch_up; /* as an active member */
+	struct mover_goal goal;
 	pthread_t thread;
 	struct mtx lock;
 	struct cond wake;
-	bool stop GUARDED_BY(lock);
+	bool stop GUARDED_BY(lock), kicked GUARDED_BY(lock);
 };
 
 static void note(struct membership *m, int r)
@@ -39,30 +61,203 @@ static void note(struct membership *m, int r)
 	m->parted = r;
 }
 
-static int beat(struct membership *m, uint64_t deadline_us)
+/* --- talking to the registry --- */
+
+static const char *state_name(enum member_state s)
 {
-	struct registry_beat b = {.self = &m->conf.self, .kind = BEAT_FORCED};
+	return s == MEMBER_JOINING ? "joining" : s == MEMBER_ACTIVE ? "active" : "draining";
+}
+
+/* the newest snapshot is in m->seen */
+static void take_seen(struct membership *m, uint64_t before)
+{
+	int i;
+
+	if (!m->seen || m->seen->version == before)
+		return;
+	cluster_view_set(m->conf.view, cluster_ref(m->seen));
+	log_info("group %s: %zu member(s), ring version %llu", m->conf.group, m->seen->n,
+		 (unsigned long long)m->seen->version);
+	i = cluster_index(m->seen, m->conf.self.id);
+	if (i < 0 || m->gone)
+		return;
+	if (m->seen->members[i].state != m->self.state)
+		log_info("group %s: this member is %s now", m->conf.group,
+			 state_name(m->seen->members[i].state));
+	m->self = m->seen->members[i];
+}
+
+static int take_generation(struct membership *m, const struct generation *gen)
+{
+	if (memcmp(gen->b, m->generation.b, sizeof(gen->b)) != 0) {
+		m->generation = *gen;
+		m->conf.moved(m->conf.arg, gen);
+	}
+	return 0;
+}
+
+/* a heartbeat that says what is in self */
+static int say(struct membership *m, uint64_t deadline_us, const struct member *self,
+	       enum beat_kind kind)
+{
+	struct registry_beat b = {.self = self, .kind = kind};
 	uint64_t before = m->seen ? m->seen->version : 0;
 	struct generation gen = m->generation;
 	int r;
 
-	if (m->registry)
-		r = registry_heartbeat(m->registry, deadline_us, &b, &m->seen, &gen);
-	else
-		r = volume_generation(m->conf.redis, deadline_us, false, &gen);
+	if (m->conf.slowed)
+		b.slowed = m->conf.slowed(m->conf.arg);
+	if (m->conf.mover && m->goal.tasks)
+		mover_progress(m->conf.mover, &b.moved, &b.to_move);
+	r = registry_heartbeat(m->registry, deadline_us, &b, &m->seen, &gen);
 	if (r < 0)
 		return r;
-	if (m->seen && m->seen->version != before) {
-		cluster_view_set(m->conf.view, cluster_ref(m->seen));
-		log_info("group %s: %zu member(s), ring version %llu", m->conf.group, m->seen->n,
-			 (unsigned long long)m->seen->version);
+	m->drain = b.drain;
+	if (m->conf.beaten)
+		m->conf.beaten(m->conf.arg, &b);
+	take_seen(m, before);
+	return take_generation(m, &gen);
+}
+
+static int follow(struct membership *m, uint64_t deadline_us)
+{
+	uint64_t before = m->seen ? m->seen->version : 0;
+	struct generation gen = m->generation;
+	int r = m->registry ? registry_fetch(m->registry, deadline_us, &m->seen, &gen)
+			    : volume_generation(m->conf.redis, deadline_us, false, &gen);
+
+	if (r < 0)
+		return r;
+	take_seen(m, before);
+	return take_generation(m, &gen);
+}
+
+static int beat(struct membership *m, uint64_t deadline_us)
+{
+	return m->gone ? follow(m, deadline_us) : say(m, deadline_us, &m->self, BEAT_AGAIN);
+}
+
+static int join(struct membership *m, uint64_t deadline_us)
+{
+	int r;
+
+	m->self = m->conf.self;
+	m->self.state = m->conf.join_now ? MEMBER_ACTIVE : MEMBER_JOINING;
+	r = say(m, deadline_us, &m->self, m->conf.join_now ? BEAT_FORCED : BEAT_FIRST);
+	m->catch_up = r == 0 && !m->conf.join_now && m->self.state == MEMBER_ACTIVE &&
+		      m->seen->active > 1;
+	return r;
+}
+
+/* --- the way through the group --- */
+
+static void set_goal(struct membership *m, unsigned tasks, uint32_t weight, bool leave)
+{
+	struct mover_goal g = {.tasks = tasks, .weight = weight, .leave = leave};
+
+	if (g.tasks != m->goal.tasks || g.weight != m->goal.weight || g.leave != m->goal.leave) {
+		g.since_us = clock_us() + KNOWN_US;
+		m->goal = g;
 	}
-	if (memcmp(gen.b, m->generation.b, sizeof(gen.b)) != 0) {
-		m->generation = gen;
-		m->conf.moved(m->conf.arg, &gen);
+	__atomic_store_n(&m->conf.view->catching_up, m->self.state == MEMBER_ACTIVE && m->catch_up,
+			 __ATOMIC_RELAXED);
+	if (m->conf.mover)
+		mover_set(m->conf.mover, &m->goal);
+}
+
+static void choose_goal(struct membership *m)
+{
+	if (m->gone)
+		set_goal(m, 0, 0, false);
+	else if (m->drain)
+		set_goal(m, MOVER_PUSH, 0, true);
+	else if (m->self.state == MEMBER_JOINING)
+		set_goal(m, MOVER_PULL, m->self.weight, false);
+	else if (m->self.weight != m->conf.self.weight)
+		set_goal(m, MOVER_PULL | MOVER_PUSH, m->conf.self.weight, false);
+	else if (m->catch_up)
+		set_goal(m, MOVER_PULL, m->self.weight, false);
+	else
+		set_goal(m, 0, 0, false);
+}
+
+static bool goal_reached(struct membership *m)
+{
+	if (!m->goal.tasks)
+		return false;
+	return !m->conf.mover || mover_done(m->conf.mover, m->seen);
+}
+
+/* in or out of the draining state, which needs no copying first */
+static int change_mind(struct membership *m, uint64_t deadline_us, bool *ret_changed)
+{
+	struct member want = m->self;
+
+	if (m->drain && m->self.state == MEMBER_ACTIVE) {
+		want.state = MEMBER_DRAINING;
+	} else if (!m->drain && m->self.state == MEMBER_DRAINING) {
+		want.state = MEMBER_ACTIVE;
+		m->catch_up = true;
+	} else {
+		return 0;
 	}
+	*ret_changed = true;
+	return say(m, deadline_us, &want, BEAT_AGAIN);
+}
+
+static int leave(struct membership *m, uint64_t deadline_us)
+{
+	uint64_t before = m->seen->version;
+	int r = registry_leave(m->registry, deadline_us, m->self.id, &m->seen);
+
+	if (r < 0)
+		return r;
+	m->gone = cluster_index(m->seen, m->self.id) < 0;
+	take_seen(m, before);
+	if (m->gone)
+		log_info("group %s: this member has moved what it held and left; it goes on as a "
+			 "consumer until it is stopped",
+			 m->conf.group);
 	return 0;
 }
+
+/* all was copied for it; in force only when nobody changed anything meanwhile */
+static int next_state(struct membership *m, uint64_t deadline_us)
+{
+	struct member want = m->self;
+
+	if (m->drain)
+		return leave(m, deadline_us);
+	if (m->self.state == MEMBER_JOINING) {
+		want.state = MEMBER_ACTIVE;
+	} else if (m->self.weight != m->conf.self.weight) {
+		want.weight = m->conf.self.weight;
+	} else {
+		m->catch_up = false;
+		return 0;
+	}
+	return say(m, deadline_us, &want, BEAT_IF_SAME);
+}
+
+static int steps(struct membership *m, uint64_t deadline_us)
+{
+	int r = 0;
+
+	for (unsigned i = 0; r == 0 && i < STEPS && !m->gone; i++) {
+		bool changed = false;
+
+		r = change_mind(m, deadline_us, &changed);
+		choose_goal(m);
+		if (r == 0 && goal_reached(m))
+			r = next_state(m, deadline_us);
+		else if (!changed)
+			break;
+	}
+	choose_goal(m);
+	return r;
+}
+
+/* --- the thread --- */
 
 /* false: it is time to end */
 static bool rest(struct membership *m, uint64_t until_us)
@@ -70,8 +265,9 @@ static bool rest(struct membership *m, uint64_t until_us)
 	bool stop;
 
 	mtx_lock(&m->lock);
-	while (!m->stop && clock_left(until_us))
+	while (!m->stop && !m->kicked && clock_left(until_us))
 		(void)cond_wait_us(&m->wake, &m->lock, clock_left(until_us));
+	m->kicked = false;
 	stop = m->stop;
 	mtx_unlock(&m->lock);
 	return !stop;
@@ -85,7 +281,15 @@ static void *member_thread(void *arg)
 	while (rest(m, next)) {
 		/* A heartbeat has its own deadline: a hung Redis must not make them queue up. A
 		 * late one may still count. */
-		note(m, beat(m, clock_us() + REGISTRY_LAPSE_US / 2));
+		uint64_t deadline = clock_us() + REGISTRY_LAPSE_US / 2;
+		bool due = clock_us() >= next;
+		int r = beat(m, deadline);
+
+		if (r == 0 && m->registry)
+			r = steps(m, deadline);
+		note(m, r);
+		if (!due) /* woken: the next one is when it was */
+			continue;
 		m->conf.tick(m->conf.arg);
 		next = MAX(next + REGISTRY_HEARTBEAT_US, clock_us() + REGISTRY_HEARTBEAT_US / 2);
 	}
@@ -110,12 +314,15 @@ int membership_start(const struct member_conf *conf, uint64_t deadline_us, struc
 		return -ENOMEM;
 	m->conf = *conf;
 	m->generation = conf->generation;
+	m->gone = conf->consumer || !conf->group;
 	mtx_init(&m->lock);
 	cond_init(&m->wake);
 	if (conf->group)
 		r = registry_new(conf->redis, conf->group, &m->registry);
 	if (r == 0)
-		r = beat(m, deadline_us);
+		r = m->gone ? follow(m, deadline_us) : join(m, deadline_us);
+	if (r == 0)
+		choose_goal(m);
 	if (r == 0)
 		r = thread_start("member", member_thread, m, &m->thread);
 	if (r < 0) {
@@ -124,6 +331,14 @@ int membership_start(const struct member_conf *conf, uint64_t deadline_us, struc
 	}
 	*ret = m;
 	return 0;
+}
+
+void membership_wake(struct membership *m)
+{
+	mtx_lock(&m->lock);
+	m->kicked = true;
+	cond_signal(&m->wake);
+	mtx_unlock(&m->lock);
 }
 
 void membership_stop(struct membership *m)
@@ -135,7 +350,7 @@ void membership_stop(struct membership *m)
 	cond_signal(&m->wake);
 	mtx_unlock(&m->lock);
 	(void)pthread_join(m->thread, NULL);
-	if (m->registry &&
+	if (m->registry && !m->gone &&
 	    registry_leave(m->registry, clock_us() + LEAVE_US, m->conf.self.id, NULL) < 0)
 		log_warn("could not leave the group: the others notice within seconds");
 	membership_free(m);

@@ -305,6 +305,8 @@ static void serve_call(struct call *k, const uint8_t *body)
 		serve_stat(k, false);
 	else if (k->frame.op == OP_RING)
 		serve_ring(k, body);
+	else if (k->frame.op == OP_LIST)
+		serve_list(k, body);
 	else
 		serve_key(k);
 }
@@ -312,7 +314,8 @@ static void serve_call(struct call *k, const uint8_t *body)
 void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body)
 {
 	struct call *k = call_new(c, f);
-	bool keyless = f->op == OP_RING || (f->op == OP_STAT && f->body_len == 0);
+	bool keyless =
+		f->op == OP_RING || f->op == OP_LIST || (f->op == OP_STAT && f->body_len == 0);
 
 	if (!k) {
 		conn_drop(c, REJECT_NONE);

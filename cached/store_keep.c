@@ -148,21 +148,26 @@ static void pending_end(struct pending *p, int status)
 
 /* --- which blocks, on which disk --- */
 
+/* Owner in the ring, or in the sub-group's own: mine; successor: a guest. Who is no member keeps
+ * what passes. */
 static bool is_mine(struct store *s, const struct block_key *k, bool *ret_guest)
 {
 	struct cluster *c = s->conf.view ? cluster_view_get(s->conf.view) : NULL;
-	uint32_t who[2];
-	int self;
-	size_t n;
+	uint32_t who[2], near;
+	bool owner = true, next = false;
+	int self = c ? cluster_index(c, s->conf.self) : -1;
 
-	*ret_guest = false;
-	if (!c)
-		return true;
-	self = cluster_index(c, s->conf.self);
-	n = cluster_find(c, k, who, 2);
+	if (self >= 0) {
+		size_t n = cluster_find(c, k, who, 2);
+
+		owner = (n > 0 && who[0] == (uint32_t)self) ||
+			(cluster_find_sub(c, k, c->members[self].sub_group, &near, 1) > 0 &&
+			 near == (uint32_t)self);
+		next = n > 1 && who[1] == (uint32_t)self;
+	}
 	cluster_unref(c);
-	*ret_guest = !(n > 0 && self >= 0 && who[0] == (uint32_t)self);
-	return !*ret_guest || (n > 1 && self >= 0 && who[1] == (uint32_t)self);
+	*ret_guest = !owner;
+	return owner || next;
 }
 
 /* NULL: none takes new blocks */

@@ -12,6 +12,7 @@ int client_chain_new(const struct client_chain_conf *conf, struct source **ret)
 		.view = conf->view,
 		.self = conf->self,
 		.socket = conf->socket,
+		.sub_group = conf->sub_group,
 		.disk = conf->disk,
 		.remote_us = conf->remote_us,
 	};

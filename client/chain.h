@@ -17,10 +17,11 @@ struct client_chain_conf {
 	/* NULL: no group, no peer layer; the four below are not looked at then */
 	struct peers *peers;
 	struct cluster_view *view;
-	const char *self;   /* id of the member on this node, NULL: none */
-	const char *socket; /* its unix socket, NULL: none */
-	struct workq *disk; /* reads its descriptors; needed with socket */
-	uint64_t remote_us; /* source_peer_conf's */
+	const char *self;      /* id of the member on this node, NULL: none */
+	const char *socket;    /* its unix socket, NULL: none */
+	const char *sub_group; /* NULL: none */
+	struct workq *disk;    /* reads its descriptors; needed with socket */
+	uint64_t remote_us;    /* source_peer_conf's */
 };
 
 /* freed with source_free, after req_env_drain */

@@ -325,6 +325,7 @@ static int make_chain(struct mount *m, struct str *err)
 		.view = &m->view,
 		.self = m->self[0] ? m->self : NULL,
 		.socket = m->socket,
+		.sub_group = m->conf.sub_group,
 		.disk = m->disk,
 		.remote_us = m->conf.remote_timeout,
 	};

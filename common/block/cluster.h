@@ -90,6 +90,9 @@ int cluster_decode(const struct cluster *old, const uint8_t *p, size_t n, struct
 struct cluster_view {
 	struct mtx lock;
 	struct cluster *current;
+	/* atomic: this member was away, and has not copied yet what its successors got meanwhile: on
+	 * a miss they are asked, too */
+	bool catching_up;
 };
 void cluster_view_init(struct cluster_view *v);
 void cluster_view_fini(struct cluster_view *v);
