@@ -116,6 +116,8 @@ struct call {
 	struct frame frame; /* the request's */
 	struct block_key key;
 	uint32_t off, len;
+	bool pins; /* FILL: keep it until pin_until */
+	uint64_t pin_until;
 	struct block_req *req;
 	struct pool_wait wait; /* PUT: memory for the body */
 	bool waiting;	       /* for it */

@@ -412,6 +412,22 @@ static bool is_ready(void *arg)
 	return atomic_load_explicit(&d->ready, memory_order_relaxed);
 }
 
+static double stat_pinned(void *arg)
+{
+	struct msg_stat st;
+
+	store_stat(arg, &st);
+	return (double)st.pinned_blocks;
+}
+
+static double stat_pinned_bytes(void *arg)
+{
+	struct msg_stat st;
+
+	store_stat(arg, &st);
+	return (double)st.pinned_bytes;
+}
+
 static double stat_blocks(void *arg)
 {
 	struct msg_stat st;
@@ -458,6 +474,12 @@ static int open_metrics(struct daemon *d, uint16_t *ret_port, struct str *err)
 	if (r == 0)
 		r = metrics_callback(d->metrics, "stoke_cached_capacity_bytes", "", METRIC_GAUGE,
 				     "bytes that blocks may use", stat_capacity, d->store);
+	if (r == 0)
+		r = metrics_callback(d->metrics, "stoke_cached_pinned_blocks", "", METRIC_GAUGE,
+				     "blocks that are kept until a date", stat_pinned, d->store);
+	if (r == 0)
+		r = metrics_callback(d->metrics, "stoke_cached_pinned_bytes", "", METRIC_GAUGE,
+				     "bytes of them", stat_pinned_bytes, d->store);
 	if (r == 0)
 		r = metrics_callback(d->metrics, "stoke_cached_buffer_bytes", "", METRIC_GAUGE,
 				     "buffer memory in use", stat_pool, d->pool);

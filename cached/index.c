@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key -> place, sharded. No thread of its own. An entry is in its shard's table from begin to abort
- * or gone, and in a policy only while present. */
+ * or gone, and in a policy only while present and not pinned. */
 #include "cached/index.h"
 
 #include <stdatomic.h>
@@ -17,6 +17,7 @@ struct entry {
 	uint64_t slice;
 	uint32_t index, size;
 	uint8_t disk, state;
+	bool pinned; /* present, and in no policy */
 };
 
 struct shard {
@@ -63,13 +64,20 @@ static void forget_locked(struct shard *s, struct entry *e)
 	free(e);
 }
 
+static void unrank_locked(struct shard *s, struct entry *e)
+{
+	if (!e->pinned)
+		evict_remove(s->policy[e->disk], &e->rank);
+	e->pinned = false;
+}
+
 static bool forget_each(struct hash_node *n, void *arg)
 {
 	struct shard *s = arg;
 	struct entry *e = container_of(n, struct entry, node);
 
 	if (e->state == ENTRY_PRESENT)
-		evict_remove(s->policy[e->disk], &e->rank);
+		unrank_locked(s, e);
 	forget_locked(s, e);
 	return true;
 }
@@ -154,7 +162,7 @@ static bool find(struct index *ix, const struct block_key *k, bool hit, unsigned
 	mtx_lock(&s->lock);
 	e = find_locked(s, k);
 	found = e && e->state == ENTRY_PRESENT;
-	if (found && hit)
+	if (found && hit && !e->pinned)
 		evict_hit(s->policy[e->disk], &e->rank);
 	if (found && ret_disk)
 		*ret_disk = e->disk;
@@ -278,13 +286,33 @@ int index_take(struct index *ix, const struct block_key *k, unsigned *ret_disk)
 	} else if (e->state != ENTRY_PRESENT) {
 		r = -EBUSY;
 	} else {
-		evict_remove(s->policy[e->disk], &e->rank);
+		unrank_locked(s, e);
 		e->state = ENTRY_LEAVING;
 		s->present--;
 		*ret_disk = e->disk;
 	}
 	mtx_unlock(&s->lock);
 	return r;
+}
+
+bool index_pin(struct index *ix, const struct block_key *k, bool pinned)
+{
+	struct shard *s = shard_of(ix, k);
+	struct entry *e;
+	bool there;
+
+	mtx_lock(&s->lock);
+	e = find_locked(s, k);
+	there = e && e->state == ENTRY_PRESENT;
+	if (there && pinned != e->pinned) {
+		if (pinned)
+			evict_remove(s->policy[e->disk], &e->rank);
+		else
+			evict_add(s->policy[e->disk], &e->rank, k->digest, EVICT_ASKED);
+		e->pinned = pinned;
+	}
+	mtx_unlock(&s->lock);
+	return there;
 }
 
 static bool victim_locked(struct shard *s, unsigned disk, struct block_key *ret)

@@ -47,6 +47,9 @@ void index_abort(struct index *ix, const struct block_key *k);
 int index_take(struct index *ix, const struct block_key *k, unsigned *ret_disk);
 /* the next block of this disk that is to go; -ENOENT: none */
 int index_victim(struct index *ix, unsigned disk, struct block_key *ret);
+/* a block that is present is pinned (no victim, until it is not pinned any more) or not; false: it is
+ * not present */
+bool index_pin(struct index *ix, const struct block_key *k, bool pinned);
 void index_gone(struct index *ix, const struct block_key *k);
 /* The next present blocks of a walk over all of them, at most max (at least INDEX_EACH_MIN). *io_cursor
  * is 0 at first, and 0 again when the walk is over; a step may give none and not be the last. Safe

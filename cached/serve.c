@@ -153,9 +153,12 @@ void serve_again(struct call *k)
 
 static void serve_fill(struct call *k)
 {
-	if (call_request(k, REQ_FILL, POOL_UPLOAD) < 0)
+	if (call_request(k, REQ_FILL | (k->pins ? REQ_PIN : 0), POOL_UPLOAD) < 0) {
 		answer_status(k, ST_NO_MEMORY, NULL);
-	else if (store_has(k->conn->worker->conf->store, &k->key))
+		return;
+	}
+	k->req->pin_until = k->pin_until;
+	if (store_has(k->conn->worker->conf->store, &k->key))
 		serve_go(k);
 	else
 		serve_in_turn(k, TURN_AHEAD, k->key.size);
@@ -199,7 +202,8 @@ static void serve_stat(struct call *k, bool of_block)
 		return;
 	}
 	store_stat(k->conn->worker->conf->store, &st);
-	answer_bytes(k, ST_OK, body, msg_stat_encode(&st, body));
+	(void)msg_stat_encode(&st, body);
+	answer_bytes(k, ST_OK, body, k->conn->version < 2 ? MSG_STAT_1 : MSG_STAT);
 }
 
 static void serve_ring(struct call *k, const uint8_t *body)
@@ -246,6 +250,7 @@ static void serve_closed(struct call *k)
 static int decode_key(struct call *k, const uint8_t *body)
 {
 	uint32_t n = k->frame.body_len;
+	struct msg_fill fill;
 	struct msg_get g;
 	struct msg_key m;
 
@@ -255,6 +260,15 @@ static int decode_key(struct call *k, const uint8_t *body)
 		block_key_from_msg(&k->key, &g.key);
 		k->off = g.off;
 		k->len = g.len;
+		return 0;
+	}
+	if (k->frame.op == OP_FILL) {
+		if (msg_fill_decode(body, n, &fill) < 0)
+			return -EPROTO;
+		block_key_from_msg(&k->key, &fill.key);
+		k->len = k->key.size;
+		k->pins = fill.pins;
+		k->pin_until = fill.until;
 		return 0;
 	}
 	if (msg_key_decode(body, n, &m) != MSG_KEY || (n != MSG_KEY && k->frame.op != OP_BAD))

@@ -207,6 +207,8 @@ static void top_get(struct source *base, struct block_req *req)
 
 	if (req->flags & REQ_PROBE)
 		req_done(req, store_disk_of(s, &req->key, false) ? 0 : -ENOENT);
+	else if (req->flags & REQ_PIN && store_pin(s, req))
+		return;
 	else if (req->flags & REQ_FILL)
 		fill(s, req);
 	else
@@ -328,6 +330,7 @@ static void store_free(struct store *s)
 		hashmap_fini(&s->pending);
 	files_free(s->files);
 	passed_free(s->passed);
+	pins_free(s->pins);
 	index_free(s->ix);
 	ring_free(s->placement);
 	cond_fini(&s->end);
@@ -406,6 +409,8 @@ static int start(struct store *s)
 	if (r == 0)
 		r = passed_new(&s->passed);
 	if (r == 0)
+		r = pins_new(&conf->volume, conf->n_disks, &s->pins);
+	if (r == 0)
 		r = index_new(&conf->volume, conf->n_disks, conf->policy, &s->ix);
 	if (r == 0)
 		r = store_place_disks(s);
@@ -458,7 +463,9 @@ bool store_has(struct store *s, const struct block_key *k)
 void store_stat(struct store *s, struct msg_stat *ret)
 {
 	const struct counters *c = s->conf.counters;
+	struct pins_stat pinned;
 
+	pins_stat(s->pins, &pinned);
 	*ret = (struct msg_stat){
 		.blocks = index_count(s->ix),
 		.hits = metric_value(c->hits),
@@ -466,6 +473,8 @@ void store_stat(struct store *s, struct msg_stat *ret)
 		.fills = metric_value(c->fills),
 		.evictions = metric_value(c->evictions),
 		.uptime_us = clock_us() - s->started_us,
+		.pinned_blocks = pinned.blocks,
+		.pinned_bytes = pinned.bytes,
 	};
 	for (unsigned i = 0; i < s->conf.n_disks; i++) {
 		ret->bytes += atomic_load_explicit(&s->conf.disks[i]->used, memory_order_relaxed);

@@ -53,6 +53,8 @@ static int user_recover(struct disk *d, void *arg)
 	int r = recover_disk(d, s->ix, &volume, RECOVER_LENGTHS_US, &found);
 
 	if (r == 0)
+		r = store_pins_load(s, d);
+	if (r == 0)
 		d->checked = found.checked;
 	return r == -ESTALE ? -EAGAIN : r;
 }
@@ -111,6 +113,7 @@ int store_move(struct store *s, const struct hash128 *volume)
 	s->volume = *volume;
 	mtx_unlock(&s->lock);
 	index_reset(s->ix, volume);
+	pins_reset(s->pins, volume);
 	for (unsigned i = 0; i < s->conf.n_disks; i++) {
 		atomic_store_explicit(&s->conf.disks[i]->used, 0, memory_order_relaxed);
 		atomic_store_explicit(&s->conf.disks[i]->blocks, 0, memory_order_relaxed);
@@ -165,6 +168,7 @@ bool store_stop(struct store *s, uint64_t us)
 	bool ended = true;
 
 	if (s->has_watcher) {
+		store_trim(s); /* what was pinned last is written */
 		mtx_lock(&s->lock);
 		s->ending = true;
 		cond_signal(&s->end);
@@ -256,6 +260,8 @@ static int trim_run(struct disk_job *job)
 	struct block_job *j = container_of(job, struct block_job, job);
 	int r = store_make_room(j->store, j->disk, 0);
 
+	if (r == 0 || r == -ENOSPC)
+		r = pins_flush(j->store->pins, j->disk->number, j->disk->fd);
 	if (r < 0)
 		disk_result(j->disk, DISK_WRITES, r, 0);
 	return r;
@@ -280,6 +286,7 @@ void store_trim(struct store *s)
 {
 	static const struct block_key none;
 
+	store_pins_expire(s);
 	for (unsigned i = 0; i < s->conf.n_disks; i++) {
 		struct disk *d = s->conf.disks[i];
 		bool busy;

@@ -7,6 +7,7 @@
 #include "cached/files.h"
 #include "cached/index.h"
 #include "cached/passed.h"
+#include "cached/pins.h"
 #include "cached/store.h"
 #include "common/hashmap.h"
 #include "common/log.h"
@@ -20,6 +21,7 @@ struct store {
 	struct index *ix;
 	struct files *files;
 	struct passed *passed;
+	struct pins *pins;
 	struct ring *placement; /* of disks; NULL when there is one */
 	struct disk_user user;	/* for the disks' keepers */
 	uint64_t started_us;
@@ -65,6 +67,19 @@ uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t f
 int store_make_room(struct store *s, struct disk *d, uint64_t bytes);
 /* entries of blocks on a disk that is AWAY are in the way of a new copy: forgotten, the file stays */
 void store_forget_away(struct store *s, const struct block_key *k);
+
+/* where a block would go; NULL: all disks are set aside */
+struct disk *store_choose_disk(struct store *s, const struct block_key *k);
+
+/* --- store_pins.c --- */
+/* a FILL that pins, or takes a pin away. true: it is done */
+bool store_pin(struct store *s, struct block_req *req);
+/* the block came to a disk, or its pin changed: the index is told what the table says */
+void store_pin_align(struct store *s, const struct block_key *k);
+/* pins whose date is over. Never waits */
+void store_pins_expire(struct store *s);
+/* what the disk says is pinned */
+int store_pins_load(struct store *s, struct disk *d);
 
 /* --- store.c --- */
 /* something about one block to do in a disk's thread */

@@ -171,7 +171,7 @@ static bool is_mine(struct store *s, const struct block_key *k, bool *ret_guest)
 }
 
 /* NULL: none takes new blocks */
-static struct disk *choose_disk(struct store *s, const struct block_key *k)
+struct disk *store_choose_disk(struct store *s, const struct block_key *k)
 {
 	uint32_t order[INDEX_DISKS_MAX] = {0};
 	size_t n = 1;
@@ -336,6 +336,8 @@ static int commit(struct store *s, struct pending *p)
 	r = index_commit(s->ix, &p->key, p->disk->number, p->kind);
 	if (r < 0)
 		disk_used(p->disk, cost, false);
+	else
+		store_pin_align(s, &p->key);
 	return r;
 }
 
@@ -462,7 +464,7 @@ void store_keep(struct store *s, struct block_req *req, struct block_req *waiter
 	}
 	if (!waiter && store_has(s, &req->key))
 		return;
-	d = choose_disk(s, &req->key);
+	d = store_choose_disk(s, &req->key);
 	if (!d || (!waiter && !mine)) {
 		not_kept(s, NULL, waiter, -EIO, "all cache directories are set aside");
 		return;

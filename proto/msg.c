@@ -62,6 +62,28 @@ ssize_t msg_get_decode(const uint8_t *p, size_t n, struct msg_get *ret)
 	return MSG_GET;
 }
 
+size_t msg_fill_encode(const struct msg_fill *f, uint8_t p[MSG_FILL])
+{
+	msg_key_encode(&f->key, p);
+	if (!f->pins)
+		return MSG_KEY;
+	put64(p + MSG_KEY, f->until);
+	return MSG_FILL;
+}
+
+ssize_t msg_fill_decode(const uint8_t *p, size_t n, struct msg_fill *ret)
+{
+	ssize_t r = msg_key_decode(p, n, &ret->key);
+
+	if (r < 0)
+		return r;
+	if (n != MSG_KEY && n != MSG_FILL)
+		return -EPROTO;
+	ret->pins = n == MSG_FILL;
+	ret->until = ret->pins ? get64(p + MSG_KEY) : 0;
+	return (ssize_t)n;
+}
+
 size_t msg_hello_encode(const struct msg_hello *h, uint8_t p[MSG_HELLO_MAX])
 {
 	uint8_t *q = p + HELLO_FIXED;
@@ -178,12 +200,14 @@ size_t msg_stat_encode(const struct msg_stat *s, uint8_t p[MSG_STAT])
 	put64(p + 40, s->fills);
 	put64(p + 48, s->evictions);
 	put64(p + 56, s->uptime_us);
+	put64(p + 64, s->pinned_blocks);
+	put64(p + 72, s->pinned_bytes);
 	return MSG_STAT;
 }
 
 ssize_t msg_stat_decode(const uint8_t *p, size_t n, struct msg_stat *ret)
 {
-	if (n < MSG_STAT)
+	if (n < MSG_STAT_1)
 		return -EAGAIN;
 	ret->blocks = get64(p);
 	ret->bytes = get64(p + 8);
@@ -193,7 +217,9 @@ ssize_t msg_stat_decode(const uint8_t *p, size_t n, struct msg_stat *ret)
 	ret->fills = get64(p + 40);
 	ret->evictions = get64(p + 48);
 	ret->uptime_us = get64(p + 56);
-	return MSG_STAT;
+	ret->pinned_blocks = n < MSG_STAT ? 0 : get64(p + 64);
+	ret->pinned_bytes = n < MSG_STAT ? 0 : get64(p + 72);
+	return n < MSG_STAT ? MSG_STAT_1 : MSG_STAT;
 }
 
 size_t msg_sums_len(size_t len)

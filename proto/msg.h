@@ -5,16 +5,20 @@
 #ifndef STOKE_PROTO_MSG_H
 #define STOKE_PROTO_MSG_H
 
+#include <stdbool.h>
+
 #include "proto/frame.h"
 
 enum {
 	MSG_KEY = 32,
 	MSG_GET = 40,
+	MSG_FILL = 40,
 	MSG_NONCE = 32,
 	MSG_HMAC = 32,
 	MSG_NAME_MAX = 128, /* group and node names */
 	MSG_HELLO_MAX = 1024,
-	MSG_STAT = 64,
+	MSG_STAT = 80,
+	MSG_STAT_1 = 64, /* in version 1 */
 	MSG_LIST = 20,
 	MSG_LIST_HEAD = 8, /* of an answer to LIST, then keys */
 	MSG_LIST_KEY = 16,
@@ -32,6 +36,13 @@ struct msg_key {
 struct msg_get {
 	struct msg_key key;
 	uint32_t off, len;
+};
+
+/* the date (unix seconds; in the past: no longer) only when pins, and only from version 2 on */
+struct msg_fill {
+	struct msg_key key;
+	bool pins;
+	uint64_t until;
 };
 
 enum msg_role { ROLE_MOUNT = 1, ROLE_MEMBER = 2, ROLE_TOOL = 3 };
@@ -52,6 +63,7 @@ struct msg_welcome {
 
 struct msg_stat {
 	uint64_t blocks, bytes, capacity_bytes, hits, misses, fills, evictions, uptime_us;
+	uint64_t pinned_blocks, pinned_bytes; /* version 2 */
 };
 
 /* LIST: the walk's cursor (0: from the start), the weight that the asking member has or will have,
@@ -68,6 +80,9 @@ ssize_t msg_key_decode(const uint8_t *p, size_t n, struct msg_key *ret);
 size_t msg_get_encode(const struct msg_get *g, uint8_t p[MSG_GET]);
 /* range outside the block or not whole pieces: -EPROTO */
 ssize_t msg_get_decode(const uint8_t *p, size_t n, struct msg_get *ret);
+size_t msg_fill_encode(const struct msg_fill *f, uint8_t p[MSG_FILL]);
+/* n must be the body's length */
+ssize_t msg_fill_decode(const uint8_t *p, size_t n, struct msg_fill *ret);
 size_t msg_hello_encode(const struct msg_hello *h, uint8_t p[MSG_HELLO_MAX]);
 ssize_t msg_hello_decode(const uint8_t *p, size_t n, struct msg_hello *ret);
 size_t msg_welcome_encode(const struct msg_welcome *w, uint8_t p[MSG_HELLO_MAX]);
@@ -78,6 +93,7 @@ void msg_list_key_encode(const struct msg_key *k, uint8_t p[MSG_LIST_KEY]);
 /* ret's volume is left alone. Refuses what msg_key_decode refuses */
 ssize_t msg_list_key_decode(const uint8_t *p, size_t n, struct msg_key *ret);
 size_t msg_stat_encode(const struct msg_stat *s, uint8_t p[MSG_STAT]);
+/* also the shorter one of version 1: nothing is pinned then */
 ssize_t msg_stat_decode(const uint8_t *p, size_t n, struct msg_stat *ret);
 
 /* bytes of checksums behind len bytes of data */

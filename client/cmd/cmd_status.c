@@ -128,6 +128,8 @@ static void add_totals(struct inquiry *st, struct peers *peers, const struct mem
 	(void)json_object_set_new(o, "Blocks", json_integer((json_int_t)s.blocks));
 	(void)json_object_set_new(o, "Bytes", json_integer((json_int_t)s.bytes));
 	(void)json_object_set_new(o, "CapacityBytes", json_integer((json_int_t)s.capacity_bytes));
+	(void)json_object_set_new(o, "PinnedBlocks", json_integer((json_int_t)s.pinned_blocks));
+	(void)json_object_set_new(o, "PinnedBytes", json_integer((json_int_t)s.pinned_bytes));
 	(void)json_object_set_new(o, "Hits", json_integer((json_int_t)s.hits));
 	(void)json_object_set_new(o, "Misses", json_integer((json_int_t)s.misses));
 	(void)json_object_set_new(o, "Fills", json_integer((json_int_t)s.fills));

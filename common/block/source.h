@@ -46,6 +46,9 @@ enum req_flags {
 	/* in a daemon: another member asks. He may be waited for by one whom we would ask, so nobody
 	 * is asked to fill it: it joins and becomes what waits for no member but by NO_FILL */
 	REQ_MEMBER = 64,
+	/* with REQ_FILL: keep it until pin_until (unix seconds), whatever else has to go; in the past:
+	 * no longer, and nothing is fetched */
+	REQ_PIN = 128,
 };
 
 /* which kind of source answered; for "bytes by source" */
@@ -104,6 +107,7 @@ struct block_req {
 	uint32_t off, len; /* wanted range, inside the block; len > 0 */
 	uint32_t flags;
 	enum pool_class klass;
+	uint64_t pin_until;   /* REQ_PIN */
 	uint64_t deadline_us; /* of the whole request; 0: none. Enforced by the fork that set it */
 	struct blob data;     /* answer: exactly [off, off + len); put: the whole block */
 	/* checksums of all pieces, only when data is the whole block and they are known; else

@@ -255,6 +255,16 @@ static void try_call_key(struct peer_try *t, uint8_t op)
 	t->call.op = op;
 }
 
+static void try_call_fill(struct peer_try *t)
+{
+	struct msg_fill m = {.pins = t->req->flags & REQ_PIN, .until = t->req->pin_until};
+
+	block_key_to_msg(&t->req->key, &m.key);
+	t->call.head_len = msg_fill_encode(&m, t->call.head);
+	t->call.op = OP_FILL;
+	t->call.min_version = m.pins ? 2 : 0;
+}
+
 static int try_call_get(struct peer_try *t)
 {
 	struct span s = span_of(t->req);
@@ -291,8 +301,10 @@ void peer_try_start(struct peer_try *t)
 	}
 	if (get)
 		r = try_call_get(t);
+	else if (t->req->flags & REQ_FILL)
+		try_call_fill(t);
 	else
-		try_call_key(t, t->req->flags & REQ_FILL ? OP_FILL : OP_STAT);
+		try_call_key(t, OP_STAT);
 	if (r < 0) {
 		try_end(t, r);
 		return;

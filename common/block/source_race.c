@@ -280,6 +280,7 @@ static struct block_req *child_new(struct block_req *parent, uint32_t flags)
 	if (!child)
 		return NULL;
 	child->inner = true;
+	child->pin_until = parent->pin_until;
 	need = req_need(child);
 	if (need && pool_reserve(child->env->pool, child->klass, need, NULL)) {
 		req_free(child);
