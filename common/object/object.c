@@ -18,7 +18,9 @@ struct object_metrics {
 	struct metric *requests[OPS][2][RESULTS]; /* second index: range */
 	struct metric *bytes[OPS];
 	struct metric *seconds[OPS];
-	struct metric *retries;
+	struct metric *retries, *slow_downs, *cuts;
+	struct object_limit *limit; /* the front's, for parts of it; NULL: none */
+	bool slowed;		    /* atomic */
 };
 
 static const char *const op_names[OPS] = {"get",	 "put",	 "head",	 "delete",
@@ -58,7 +60,13 @@ static int metrics_init(struct object_metrics *om, struct metrics *m)
 	}
 	om->retries = metrics_get(m, "stoke_object_retries_total", "", METRIC_COUNTER,
 				  "attempts at the object store that failed and were repeated");
-	return om->retries ? 0 : -ENOMEM;
+	om->slow_downs = metrics_get(m, "stoke_object_slow_downs_total", "", METRIC_COUNTER,
+				     "attempts that the object store answered with a wish for "
+				     "fewer requests");
+	om->cuts = metrics_get(m, "stoke_object_cuts_total", "", METRIC_COUNTER,
+			       "times that the rate of reads from the object store was halved, on "
+			       "its own wish or another member's");
+	return om->retries && om->slow_downs && om->cuts ? 0 : -ENOMEM;
 }
 
 /* names of storages are taken in any case, as JuiceFS does */
@@ -108,6 +116,7 @@ int object_open(const struct object_conf *conf, struct loop *loop, struct object
 	}
 	if (s->limit)
 		object_limit_set(s->limit, conf->upload_limit, conf->download_limit);
+	om->limit = s->limit;
 	*ret = s;
 	return 0;
 }
@@ -119,6 +128,7 @@ void object_free(struct object_store *s)
 	if (!s)
 		return;
 	om = s->metrics; /* its counters are needed until the last request ended */
+	__atomic_store_n(&om->limit, NULL, __ATOMIC_RELEASE);
 	object_limit_free(s->limit);
 	s->limit = NULL;
 	s->ops->free(s);
@@ -140,6 +150,30 @@ void object_change_limits(struct object_store *s, uint64_t upload, uint64_t down
 {
 	if (s->limit)
 		object_limit_set(s->limit, upload, download);
+}
+
+void object_share(struct object_store *s, unsigned processes)
+{
+	if (s->limit)
+		object_limit_share(s->limit, processes);
+}
+
+static void slow(struct object_metrics *om)
+{
+	struct object_limit *l = __atomic_load_n(&om->limit, __ATOMIC_ACQUIRE);
+
+	if (l && object_limit_slow(l))
+		metric_add(om->cuts, 1);
+}
+
+void object_slow(struct object_store *s)
+{
+	slow(s->metrics);
+}
+
+bool object_was_slowed(struct object_store *s)
+{
+	return __atomic_exchange_n(&s->metrics->slowed, false, __ATOMIC_RELAXED);
 }
 
 static bool is_valid(const struct object_req *req)
@@ -219,10 +253,18 @@ void object_done(struct object_store *s, struct object_req *req, int status)
 	req->done(req, status);
 }
 
-void object_retried(struct object_store *s)
+void object_retried(struct object_store *s, bool later)
 {
-	if (s->metrics)
-		metric_add(s->metrics->retries, 1);
+	struct object_metrics *om = s->metrics;
+
+	if (!om)
+		return;
+	metric_add(om->retries, 1);
+	if (!later)
+		return;
+	metric_add(om->slow_downs, 1);
+	__atomic_store_n(&om->slowed, true, __ATOMIC_RELAXED);
+	slow(om);
 }
 
 void object_reason(struct object_req *req, const char *fmt, ...)

@@ -135,6 +135,13 @@ void object_free(struct object_store *s);
 int object_change(struct object_store *s, const struct object_conf *conf, struct str *err);
 /* bytes a second; 0: none */
 void object_change_limits(struct object_store *s, uint64_t upload, uint64_t download);
+/* The download limit is that of so many processes: each has its part of it. */
+void object_share(struct object_store *s, unsigned processes);
+/* The object store asked another process for less (503 SlowDown, 429), so here, too, fewer GETs
+ * are started: as when it asks this one. */
+void object_slow(struct object_store *s);
+/* did it ask this process for less since the last call? */
+bool object_was_slowed(struct object_store *s);
 void object_start(struct object_store *s, struct object_req *req);
 /* for commands and start-up, never on a loop or FUSE thread: starts and waits */
 int object_run(struct object_store *s, struct object_req *req);
@@ -146,8 +153,8 @@ void object_describe(const struct object_conf *conf, struct str *out);
  * calls req->done: req may be gone afterwards. status != 0 without a reason gets one. Holds no
  * lock. */
 void object_done(struct object_store *s, struct object_req *req, int status);
-/* one attempt failed and will be repeated */
-void object_retried(struct object_store *s);
+/* one attempt failed and will be repeated; later: the store asked for less. On the loop */
+void object_retried(struct object_store *s, bool later);
 /* sets req->reason: "GET vol/chunks/…: text" */
 void object_reason(struct object_req *req, const char *fmt, ...) _printf_(2, 3);
 const char *object_op_name(enum object_op op);

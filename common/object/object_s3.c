@@ -187,7 +187,7 @@ static void attempt_failed(struct s3_slot *slot, bool later)
 		end(slot, r);
 		return;
 	}
-	object_retried(&slot->s3->base);
+	object_retried(&slot->s3->base, later);
 	loop_timer_start(&slot->wait,
 			 MIN(pause_us(slot->attempt, later), clock_left(req->deadline_us)));
 }
