@@ -231,19 +231,25 @@ static int info(struct control *c)
 	return str_error(&c->out);
 }
 
-/* "warmup fill|check|evict PARALLEL" */
+/* "warmup fill|check|evict|unpin PARALLEL [UNTIL]" */
 static int first_line(struct control *c, char *line)
 {
-	static const char *const modes[] = {
-		[WARM_FILL] = "fill", [WARM_CHECK] = "check", [WARM_EVICT] = "evict"};
+	static const char *const modes[] = {[WARM_FILL] = "fill",
+					    [WARM_CHECK] = "check",
+					    [WARM_EVICT] = "evict",
+					    [WARM_UNPIN] = "unpin"};
 	char *save, *word = strtok_r(line, " ", &save);
 	char *mode = strtok_r(NULL, " ", &save), *parallel = strtok_r(NULL, " ", &save);
+	char *until = parallel ? strtok_r(NULL, " ", &save) : NULL;
 	uint64_t n;
 
 	if (word && !strcmp(word, "info") && !mode)
 		return info(c);
 	if (!word || strcmp(word, "warmup") != 0 || !mode || !parallel ||
-	    strtok_r(NULL, " ", &save))
+	    (until && strtok_r(NULL, " ", &save)))
+		return -EINVAL;
+	if (until && (strcmp(mode, "fill") != 0 ||
+		      parse_u64(until, UINT64_MAX, &c->pin_until) < 0 || !c->pin_until))
 		return -EINVAL;
 	if (parse_u64(parallel, CONTROL_PARALLEL_MAX, &n) < 0 || n == 0)
 		return -EINVAL;

@@ -5,11 +5,13 @@
  *
  * .control: open it, write one request, read answers until end of file. Text, one line each:
  *
- *	-> "warmup fill|check|evict PARALLEL\n" then "INODE\n"… and an empty line
- *		several writes; the empty line starts it
+ *	-> "warmup fill|check|evict|unpin PARALLEL [UNTIL]\n" then "INODE\n"… and an empty line
+ *		several writes; the empty line starts it. UNTIL, of a fill: pinned until then (unix
+ *		seconds)
  *	<- "progress FILES BLOCKS BYTES MISSING ERRORS TOTAL_BLOCKS_SO_FAR\n"…
  *		at least once a second
  *	<- "error INODE text\n"…
+ *	<- "refused BLOCKS\n"		that were not pinned: no more may be. If any
  *	<- "done FILES BLOCKS BYTES MISSING ERRORS\n"
  *		BLOCKS: unique blocks looked at; MISSING: of them, not stored when it ended
  *

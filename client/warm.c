@@ -130,9 +130,11 @@ static void wait_flight(struct warm *w, unsigned most)
 /* a fill is worth another try unless the object store has spoken */
 static bool try_again(const struct warm_block *b, int status)
 {
-	if (status == -ENODATA || status == -EACCES || status == -ENOMEM)
+	if (status == -ENODATA || status == -EACCES || status == -ENOMEM ||
+	    (status == -ENOSPC && b->c->pin_until))
 		return false;
-	return b->tries < CONTROL_TRIES && b->c->mode == WARM_FILL && !b->c->closed;
+	return b->tries < CONTROL_TRIES && b->c->mode != WARM_CHECK && b->c->mode != WARM_EVICT &&
+	       !b->c->closed;
 }
 
 static void error_line(struct warm_block *b, const struct block_req *req, int status)
@@ -159,6 +161,7 @@ static void answered(struct block_req *req, int status, void *arg)
 		c->bytes += b->size;
 		if (gone || absent || (status < 0 && c->mode != WARM_EVICT))
 			c->missing++;
+		c->refused += c->pin_until && status == -ENOSPC;
 		if (status < 0 && !gone && !absent)
 			tell = c->errors++ < ERRORS_TOLD;
 	}
@@ -178,8 +181,13 @@ static void answered(struct block_req *req, int status, void *arg)
 static void send(struct warm *w, struct warm_block *b)
 {
 	static const uint32_t flags[] = {
-		[WARM_FILL] = REQ_FILL, [WARM_CHECK] = REQ_PROBE, [WARM_EVICT] = 0};
+		[WARM_FILL] = REQ_FILL,
+		[WARM_CHECK] = REQ_PROBE,
+		[WARM_EVICT] = 0,
+		[WARM_UNPIN] = REQ_FILL | REQ_PIN, /* until a date that is over */
+	};
 	struct control *c = w->c;
+	uint32_t pin = c->pin_until ? REQ_PIN : 0;
 	struct block_req *req = NULL;
 	struct block_key key;
 
@@ -187,7 +195,7 @@ static void send(struct warm *w, struct warm_block *b)
 	block_key_init(&key, &b->volume, b->slice, b->index, b->size);
 	/* no memory now: others give some back */
 	while (!w->stop &&
-	       !(req = req_new(c->conf->env, &key, 0, b->size, flags[c->mode], POOL_DEMAND)))
+	       !(req = req_new(c->conf->env, &key, 0, b->size, flags[c->mode] | pin, POOL_DEMAND)))
 		usleep(1000);
 	if (w->stop) {
 		if (req)
@@ -195,6 +203,7 @@ static void send(struct warm *w, struct warm_block *b)
 		free(b);
 		return;
 	}
+	req->pin_until = c->pin_until;
 	b->tries++;
 	mtx_lock(&c->lock);
 	c->in_flight++;
@@ -351,6 +360,8 @@ void warm_run(struct control *c)
 		;
 	hashmap_each(&w.seen, seen_free, &w);
 	hashmap_fini(&w.seen);
+	if (c->refused)
+		control_say(c, true, "refused %" PRIu64 "\n", c->refused);
 	control_say(c, true, "done %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
 		    c->files, c->blocks, c->bytes, c->missing, c->errors);
 }

@@ -8,7 +8,7 @@
 #include "common/mtx.h"
 
 enum control_state { CONTROL_ASKING, CONTROL_RUNNING, CONTROL_DONE };
-enum warm_mode { WARM_FILL, WARM_CHECK, WARM_EVICT };
+enum warm_mode { WARM_FILL, WARM_CHECK, WARM_EVICT, WARM_UNPIN };
 
 struct tree_ask;
 struct control {
@@ -22,6 +22,7 @@ struct control {
 	size_t asked;
 	bool begun;
 	enum warm_mode mode;
+	uint64_t pin_until; /* of a fill: unix seconds; 0: not pinned */
 	unsigned parallel;
 	uint64_t *inodes;
 	size_t n_inodes, cap_inodes;
@@ -35,7 +36,7 @@ struct control {
 	 * their way too */
 	unsigned in_flight;
 	struct list_node again; /* struct warm_block that failed and is to be tried again */
-	uint64_t files, blocks, bytes, missing, errors, found;
+	uint64_t files, blocks, bytes, missing, errors, found, refused;
 };
 
 /* The request, in its own thread: says progress, errors and done. Ends early when the file is

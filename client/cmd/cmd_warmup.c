@@ -17,8 +17,9 @@ enum { PARALLEL_DEFAULT = 50, PARALLEL_MAX = 1024, WRITE_MAX = 64 << 10, PATH_BU
 
 struct warmup_conf {
 	char *list;
-	uint64_t parallel;
-	bool check, evict, quiet;
+	uint64_t parallel, pin_us;
+	char *pin_until;
+	bool check, evict, unpin, quiet;
 };
 
 static const struct conf_option options[] = {
@@ -30,6 +31,12 @@ static const struct conf_option options[] = {
 	 "only tell how much is cached"},
 	{"evict", 0, CONF_FLAG, offsetof(struct warmup_conf, evict), "false", NULL,
 	 "drop the blocks from the group's cache"},
+	{"pin", 0, CONF_DURATION, offsetof(struct warmup_conf, pin_us), NULL, NULL,
+	 "keep the blocks for so long, whatever else has to leave the cache (7d, 12h)"},
+	{"pin-until", 0, CONF_STR, offsetof(struct warmup_conf, pin_until), NULL, NULL,
+	 "the same until a date: 2030-12-31, or 2030-12-31T18:00, local time"},
+	{"unpin", 0, CONF_FLAG, offsetof(struct warmup_conf, unpin), "false", NULL,
+	 "let pinned blocks leave the cache again; fetches nothing"},
 	{"quiet", 'q', CONF_FLAG, offsetof(struct warmup_conf, quiet), "false", NULL,
 	 "no progress line"},
 };
@@ -52,7 +59,8 @@ struct warmup {
 	uint64_t files, started_us;
 	unsigned errors; /* paths that could not be walked */
 	/* the mount's last word */
-	uint64_t seen, blocks, bytes, missing, failed, total;
+	uint64_t seen, blocks, bytes, missing, failed, total, refused;
+	uint64_t until; /* unix seconds; 0: nothing is pinned */
 	bool done;
 };
 
@@ -175,10 +183,16 @@ static int walk(struct warmup *w, int dir_fd, const char *path)
 
 static int begin(struct warmup *w)
 {
-	const char *verb = w->conf->check ? "check" : w->conf->evict ? "evict" : "fill";
-
 	w->started_us = clock_us();
-	str_addf(&w->out, "warmup %s %" PRIu64 "\n", verb, w->conf->parallel);
+	str_addf(&w->out, "warmup %s %" PRIu64,
+		 w->conf->check	  ? "check"
+		 : w->conf->evict ? "evict"
+		 : w->conf->unpin ? "unpin"
+				  : "fill",
+		 w->conf->parallel);
+	if (w->until)
+		str_addf(&w->out, " %" PRIu64, w->until);
+	str_add(&w->out, "\n");
 	return 0;
 }
 
@@ -265,6 +279,12 @@ static void take_line(struct warmup *w, const char *line)
 	else if (sscanf(line, "done %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
 			&w->seen, &w->blocks, &w->bytes, &w->missing, &w->failed) == 5)
 		w->done = true;
+	else if (sscanf(line, "refused %" SCNu64, &w->refused) == 1)
+		(void)cmd_error("warmup",
+				"%" PRIu64
+				" blocks could not be pinned: what is pinned may take 80 %% of a "
+				"cache directory. Unpin others (--unpin), or add space or nodes",
+				w->refused);
 	else if (strncmp(line, "error ", 6) == 0)
 		(void)cmd_error("warmup", "%s", line + 6);
 }
@@ -316,8 +336,11 @@ static void summary(const struct warmup *w)
 	else
 		(void)printf("%s %" PRIu64 " files: %" PRIu64 " blocks (%s), %" PRIu64
 			     " missing, %" PRIu64 " errors, %.1f s\n",
-			     w->conf->evict ? "evicted" : "warmed", w->seen, w->blocks, bytes,
-			     w->missing, w->failed, s);
+			     w->conf->evict   ? "evicted"
+			     : w->conf->unpin ? "unpinned"
+			     : w->until	      ? "pinned"
+					      : "warmed",
+			     w->seen, w->blocks, bytes, w->missing, w->failed, s);
 }
 
 static int warmup(struct warmup *w, char **paths, size_t n)
@@ -336,7 +359,40 @@ static int warmup(struct warmup *w, char **paths, size_t n)
 				 r == -ECONNABORTED ? "the mount ended before it was done"
 						    : strerror(-r));
 	summary(w);
-	return w->errors || w->failed || (w->missing && !w->conf->evict);
+	return w->errors || w->failed || (w->missing && !w->conf->evict && !w->conf->unpin);
+}
+
+/* the end of the pin, or 0; -EINVAL with err */
+static int pin_date(const struct warmup_conf *conf, uint64_t *ret, struct str *err)
+{
+	struct tm tm = {.tm_isdst = -1};
+	const char *rest = conf->pin_until;
+	time_t now = time(NULL), at;
+
+	*ret = conf->pin_us ? (uint64_t)now + conf->pin_us / 1000000 : 0;
+	if (!conf->pin_until && !conf->pin_us)
+		return 0;
+	if (conf->check || conf->evict || conf->unpin || (conf->pin_until && conf->pin_us)) {
+		str_add(err, "--pin, --pin-until, --unpin, --check and --evict exclude each other");
+		return -EINVAL;
+	}
+	if (!conf->pin_until)
+		return 0;
+	rest = strptime(conf->pin_until, "%Y-%m-%d", &tm);
+	if (rest && *rest == 'T')
+		rest = strptime(rest, "T%H:%M", &tm);
+	if (!rest || *rest) {
+		str_addf(err, "--pin-until %s: give a date like 2030-12-31 or 2030-12-31T18:00",
+			 conf->pin_until);
+		return -EINVAL;
+	}
+	at = mktime(&tm);
+	if (at <= now) {
+		str_addf(err, "--pin-until %s is over", conf->pin_until);
+		return -EINVAL;
+	}
+	*ret = (uint64_t)at;
+	return 0;
 }
 
 static int warmup_run(int argc, char **argv)
@@ -354,9 +410,11 @@ static int warmup_run(int argc, char **argv)
 	} else if (r == 0 && (conf.parallel == 0 || conf.parallel > PARALLEL_MAX)) {
 		str_add(&err, "--threads: 1 to 1024");
 		r = -EINVAL;
-	} else if (r == 0 && conf.check && conf.evict) {
-		str_add(&err, "--check and --evict exclude each other");
+	} else if (r == 0 && conf.check + conf.evict + conf.unpin > 1) {
+		str_add(&err, "--check, --evict and --unpin exclude each other");
 		r = -EINVAL;
+	} else if (r == 0) {
+		r = pin_date(&conf, &w.until, &err);
 	}
 	if (r) {
 		if (r < 0)

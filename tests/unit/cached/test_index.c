@@ -17,6 +17,7 @@ struct slot {
 	struct block_key key;
 	enum state state;
 	unsigned disk;
+	bool pinned;
 };
 
 static struct index *make(void)
@@ -43,13 +44,14 @@ static void take_victim(struct index *ix, struct slot *slots)
 	struct block_key k;
 
 	for (unsigned i = 0; i < KEYS; i++)
-		have += slots[i].state == PRESENT && slots[i].disk == disk;
+		have += slots[i].state == PRESENT && slots[i].disk == disk && !slots[i].pinned;
 	assert_int_equal(index_victim(ix, disk, &k), have ? 0 : -ENOENT);
 	if (!have)
 		return;
 	for (unsigned i = 0; i < KEYS; i++)
 		if (block_key_eq(&slots[i].key, &k)) {
-			assert_true(slots[i].state == PRESENT && slots[i].disk == disk);
+			assert_true(slots[i].state == PRESENT && slots[i].disk == disk &&
+				    !slots[i].pinned);
 			slots[i].state = LEAVING;
 			return;
 		}
@@ -61,7 +63,7 @@ static void step(struct index *ix, struct slot *slots)
 	struct slot *s = &slots[(unsigned)random() % KEYS];
 	unsigned disk = 99;
 
-	switch (random() % 7) {
+	switch (random() % 8) {
 	case 0:
 		assert_int_equal(index_begin(ix, &s->key), status_of_begin(s->state));
 		if (s->state == ABSENT)
@@ -75,6 +77,7 @@ static void step(struct index *ix, struct slot *slots)
 					      (enum evict_kind)(random() % (EVICT_GUEST + 1))),
 				 0);
 		s->state = PRESENT;
+		s->pinned = false;
 		break;
 	case 2:
 		if (s->state != WRITING)
@@ -98,6 +101,10 @@ static void step(struct index *ix, struct slot *slots)
 	case 5:
 		if (random() % 4 == 0)
 			take_victim(ix, slots);
+		break;
+	case 6:
+		s->pinned = random() % 2;
+		assert_int_equal(index_pin(ix, &s->key, s->pinned), s->state == PRESENT);
 		break;
 	default:
 		assert_int_equal(index_find(ix, &s->key, &disk), s->state == PRESENT);
