@@ -44,6 +44,9 @@ struct daemon {
 	struct setting *setting;
 	struct setting *latest; /* changed since, NULL: not; with ticks the member thread's */
 	unsigned ticks;
+	/* the member thread's, too: the object store told us to slow down, the last heartbeat */
+	bool told;
+	uint64_t beaten_us;
 	struct generation generation;
 	struct secret secret;
 	struct metrics *metrics;
@@ -550,6 +553,31 @@ static void reload_setting(struct daemon *d)
 	d->latest = TAKE_PTR(now);
 }
 
+/* --- the object store is the group's --- */
+
+static bool slowed(void *arg)
+{
+	struct daemon *d = arg;
+
+	/* what was said in a beat that did not get through is said again */
+	d->told = object_was_slowed(d->objects) || d->told;
+	return d->told;
+}
+
+/* What the object store told another member since the last beat holds here, too. The volume's
+ * limit is divided by those who ask the object store: the members. */
+static void beaten(void *arg, const struct registry_beat *beat)
+{
+	struct daemon *d = arg;
+	uint64_t now = clock_us(), since = now - d->beaten_us;
+
+	if (d->beaten_us && !d->told && beat->slowed_ago_us < since)
+		object_slow(d->objects);
+	d->told = false;
+	d->beaten_us = now;
+	object_share(d->objects, beat->members);
+}
+
 static void tick(void *arg)
 {
 	struct daemon *d = arg;
@@ -596,6 +624,8 @@ static int join(struct daemon *d, struct member *self, struct str *err)
 		.generation = d->generation,
 		.moved = moved,
 		.tick = tick,
+		.slowed = slowed,
+		.beaten = beaten,
 		.arg = d,
 	};
 	int r = open_mover(d);
