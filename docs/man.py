@@ -22,6 +22,9 @@ SIGTERM, SIGINT and umount store what was written before the process ends. When 
 seconds how much is not stored yet and how long the mount goes on trying: for five and a half minutes after the last thing that could be
 stored. A second SIGTERM or SIGINT, at least a second after the first, gives up at once. A mount that gave up names in its log the files
 whose data is lost, leaves the tree and ends with status 1; its session lapses.""",
+    "stoke-tier": """set moves a file, or what will be made in a directory, and with --recursive all that lies below it, to a tier: directories are set at once,
+then the objects of files are read and stored again under the class and tag of the tier, then the files are set. What was broken off is done again by
+the same command. restore asks the object store to make archived objects readable for --days; it takes hours, and only S3 has it.""",
     "stoke-umount": """Returns when the mount's process has ended, so that everything that was written is stored, or has been given up: then the mount's
 log names the files. A process that still stores after --wait goes on; two SIGTERMs, a second apart, make it give up.""",
     "stoke-format": """The keys of the object store come from the environment variables ACCESS_KEY, SECRET_KEY and SESSION_TOKEN. They are kept in the

@@ -16,7 +16,7 @@ struct cmd {
 
 extern const struct cmd cmd_format, cmd_mount, cmd_umount, cmd_warmup, cmd_status, cmd_version;
 extern const struct cmd cmd_dump, cmd_load, cmd_fsck, cmd_gc, cmd_info, cmd_summary, cmd_rmr,
-	cmd_clone, cmd_compact, cmd_restore, cmd_quota;
+	cmd_clone, cmd_compact, cmd_restore, cmd_quota, cmd_tier;
 
 extern const struct cmd cmd_config, cmd_destroy, cmd_debug;
 

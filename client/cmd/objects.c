@@ -6,8 +6,11 @@
 
 #include "client/delete.h"
 #include "common/block/key.h"
+#include "common/clock.h"
 #include "common/mtx.h"
 #include "common/object/crypt_block.h"
+
+enum { CALL_US = 300000000, ROOM = 1 << 16 };
 
 struct objects {
 	const struct setting *set;
@@ -285,6 +288,59 @@ int objects_check(struct objects *o, const struct object_slice *s, size_t n,
 	}
 	free(h);
 	return 0;
+}
+
+/* --- storage classes --- */
+
+static int run(struct objects *o, struct object_req *req, struct str *err)
+{
+	int r;
+
+	req->deadline_us = clock_us() + CALL_US;
+	r = object_run(o->store, req);
+	if (r < 0)
+		str_addf(err, "%s", req->reason[0] ? req->reason : strerror(-r));
+	return r;
+}
+
+int objects_store_again(struct objects *o, const struct object_slice *s, uint8_t tier,
+			uint64_t *ret_bytes, struct str *err)
+{
+	/* compressed bytes are never twice as many */
+	size_t cap = (size_t)2 * o->set->block_size + ROOM + o->more_most;
+	_cleanup_(freep) unsigned char *buf = malloc(cap);
+	char key[BLOCK_NAME_MAX];
+	int r = buf ? 0 : -ENOMEM;
+
+	*ret_bytes = 0;
+	if (strcmp(o->set->storage, "file") == 0)
+		return r;
+	for (uint32_t i = 0; i < objects_count(o, s->size) && r == 0; i++) {
+		struct object_req get = {.op = OBJECT_GET, .key = key, .buf = buf, .cap = cap};
+		struct object_req put = {.op = OBJECT_PUT, .key = key, .buf = buf, .tier = tier};
+
+		block_name(o, s->slice, i, block_size_at(s->size, o->set->block_size, i), key);
+		r = run(o, &get, err);
+		put.cap = get.got;
+		if (r == 0)
+			r = run(o, &put, err);
+		*ret_bytes += r == 0 ? put.cap : 0;
+	}
+	return r;
+}
+
+int objects_restore(struct objects *o, const struct object_slice *s, unsigned days, struct str *err)
+{
+	char key[BLOCK_NAME_MAX];
+	int r = 0;
+
+	for (uint32_t i = 0; i < objects_count(o, s->size) && r == 0; i++) {
+		struct object_req req = {.op = OBJECT_RESTORE, .key = key, .days = days};
+
+		block_name(o, s->slice, i, block_size_at(s->size, o->set->block_size, i), key);
+		r = run(o, &req, err);
+	}
+	return r;
 }
 
 /* --- deleting --- */

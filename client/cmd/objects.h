@@ -56,6 +56,13 @@ const char *objects_unsure(const struct objects *o);
 int objects_delete(struct objects *o, const char *const *keys, size_t n, struct str *err);
 /* all blocks of a slice; meta_delete_fn, arg is a struct objects */
 int objects_delete_slice(void *arg, uint64_t slice, uint32_t size);
+/* The blocks of a slice, read and stored once more as they are, with the storage class of a tier.
+ * A store without classes: nothing to do. 0; one line in err */
+int objects_store_again(struct objects *o, const struct object_slice *s, uint8_t tier,
+			uint64_t *ret_bytes, struct str *err);
+/* archived blocks are made readable for days; others are fine. -EOPNOTSUPP: not by this store */
+int objects_restore(struct objects *o, const struct object_slice *s, unsigned days,
+		    struct str *err);
 /* for a data path beside it */
 struct loop *objects_loop(struct objects *o);
 struct object_store *objects_store(struct objects *o);

@@ -12,6 +12,7 @@
 
 EMBED(lua_repairdir, "client/maint/repairdir.lua");
 EMBED(lua_foldref, "client/maint/foldref.lua");
+EMBED(lua_settier, "client/maint/settier.lua");
 EMBED(lua_repairentry, "client/maint/repairentry.lua");
 extern const char lua_prelude[] __attribute__((visibility("hidden"))); /* meta_redis.c */
 
@@ -170,4 +171,24 @@ int meta_fold_refs(const struct scan *s, size_t *ret_n)
 		r = scan_keys(s, "k[0-9]*_*", fold_page, &w);
 	*ret_n = w.n;
 	return r;
+}
+
+/* --- tiers --- */
+
+int meta_set_tier(const struct scan *s, const struct setting *set, uint64_t inode, uint8_t tier)
+{
+	_cleanup_(str_fini) struct str key = STR_INIT;
+	char number[24], id[8], now[12];
+	struct time_ns t;
+
+	clock_real(&t.sec, &t.nsec);
+	put_time(now, t);
+	(void)snprintf(number, sizeof(number), "%" PRIu64, inode);
+	(void)snprintf(id, sizeof(id), "%u", tier);
+	str_addf(&key, "%ssetting", s->prefix);
+	if (str_error(&key) < 0)
+		return -ENOMEM;
+	const char *v[] = {str_c(&key), number, id, now, set->change_log ? "0,1" : "", "0", ""};
+	const size_t len[] = {key.len, strlen(number), strlen(id), sizeof(now), strlen(v[4]), 1, 0};
+	return run(s, lua_settier, ARRAY_LEN(v), v, len);
 }

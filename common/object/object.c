@@ -11,7 +11,7 @@
 #include "common/object/object_limit.h"
 #include "common/object/object_s3_url.h"
 
-enum { OPS = OBJECT_CREATE_BUCKET + 1 };
+enum { OPS = OBJECT_RESTORE + 1 };
 enum result { RESULT_OK, RESULT_ABSENT, RESULT_DENIED, RESULT_TIMEOUT, RESULT_ERROR, RESULTS };
 
 struct object_metrics {
@@ -23,8 +23,8 @@ struct object_metrics {
 	bool slowed;		    /* atomic */
 };
 
-static const char *const op_names[OPS] = {"get",	 "put",	 "head",	 "delete",
-					  "delete_many", "list", "create_bucket"};
+static const char *const op_names[OPS] = {"get",	 "put",	 "head",	  "delete",
+					  "delete_many", "list", "create_bucket", "restore"};
 static const char *const result_names[RESULTS] = {"ok", "absent", "denied", "timeout", "error"};
 
 const char *object_op_name(enum object_op op)
@@ -191,6 +191,7 @@ static bool is_valid(const struct object_req *req)
 		return req->key && *req->key && (req->buf || req->cap == 0);
 	case OBJECT_HEAD:
 	case OBJECT_DELETE:
+	case OBJECT_RESTORE:
 		return req->key && *req->key;
 	}
 	return false;

@@ -31,7 +31,8 @@ enum object_op {
 	OBJECT_DELETE,
 	OBJECT_DELETE_MANY,
 	OBJECT_LIST,
-	OBJECT_CREATE_BUCKET
+	OBJECT_CREATE_BUCKET,
+	OBJECT_RESTORE
 };
 
 /* what a PUT says beside its bytes, by the tier of the file (docs/format.md §2.2, §5.7) */
@@ -58,6 +59,7 @@ struct object_req {
 	size_t got;	    /* GET: bytes that came. HEAD: size of the object */
 	bool if_absent;	    /* PUT: fail with -EEXIST when it is there */
 	uint8_t tier;	    /* PUT: of object_conf.tiers; one that is not there counts as 0 */
+	unsigned days;	    /* RESTORE: an archived object can be read for so long; others: done */
 	/* DELETE_MANY: at most 1 000 full keys; missing ones are no error */
 	const char *const *keys;
 	size_t n_keys;

@@ -272,6 +272,8 @@ static int run(const struct object_file *f, struct object_req *req)
 		return object_file_list(f->root, req);
 	case OBJECT_CREATE_BUCKET:
 		return do_create(f);
+	case OBJECT_RESTORE:
+		return -EOPNOTSUPP; /* a directory archives nothing */
 	}
 	return -EINVAL;
 }

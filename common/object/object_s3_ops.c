@@ -205,6 +205,21 @@ static int ask_create(struct s3_slot *slot, struct question *q)
 	return 0;
 }
 
+static int ask_restore(struct s3_slot *slot, struct question *q)
+{
+	q->method = "POST";
+	str_add(&q->query, "restore=");
+	str_reset(&slot->body);
+	str_addf(&slot->body,
+		 "<RestoreRequest xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">"
+		 "<Days>%u</Days></RestoreRequest>",
+		 slot->req->days);
+	if (str_error(&slot->body))
+		return -ENOMEM;
+	set_body(slot, q);
+	return 0;
+}
+
 static int ask(struct s3_slot *slot, struct question *q)
 {
 	switch (slot->req->op) {
@@ -224,6 +239,8 @@ static int ask(struct s3_slot *slot, struct question *q)
 		return ask_list(slot, q);
 	case OBJECT_CREATE_BUCKET:
 		return ask_create(slot, q);
+	case OBJECT_RESTORE:
+		return ask_restore(slot, q);
 	}
 	return -EINVAL;
 }
@@ -510,6 +527,7 @@ static enum s3_verdict judge_good(struct s3_slot *slot, int *ret_status)
 	case OBJECT_PUT:
 	case OBJECT_DELETE:
 	case OBJECT_CREATE_BUCKET:
+	case OBJECT_RESTORE:
 		break;
 	}
 	return ended(0, ret_status);
@@ -583,6 +601,9 @@ static enum s3_verdict judge_409(struct s3_slot *slot, const struct s3xml_error 
 {
 	if (slot->req->op == OBJECT_CREATE_BUCKET && strncmp(e->code, "BucketAlready", 13) == 0)
 		return ended(-EEXIST, ret_status);
+	/* it is under way already */
+	if (slot->req->op == OBJECT_RESTORE && code_is(e, "RestoreAlreadyInProgress"))
+		return ended(0, ret_status);
 	if (code_is(e, "OperationAborted") || code_is(e, "ConditionalRequestConflict"))
 		return S3_RETRY;
 	return ended(-EIO, ret_status);
@@ -600,6 +621,9 @@ static enum s3_verdict judge_bad(struct s3_slot *slot, const struct s3xml_error 
 	case 403:
 		if (code_is(e, "ExpiredToken") || code_is(e, "ExpiredTokenException"))
 			return judge_expired(slot, ret_status);
+		/* it is not archived */
+		if (req->op == OBJECT_RESTORE && code_is(e, "InvalidObjectState"))
+			return ended(0, ret_status);
 		return ended(-EACCES, ret_status);
 	case 404:
 		return ended(absent(slot, e), ret_status);

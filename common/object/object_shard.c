@@ -214,6 +214,7 @@ static void shard_start(struct object_store *base, struct object_req *req)
 	case OBJECT_PUT:
 	case OBJECT_HEAD:
 	case OBJECT_DELETE:
+	case OBJECT_RESTORE:
 		store = s->store[shard_of(s, req->key)];
 		store->ops->start(store, req);
 		break;

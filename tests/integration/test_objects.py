@@ -4,6 +4,7 @@ wrote and the reverse."""
 import json
 import os
 import random
+import re
 
 import pytest
 from lab import run, wait_for
@@ -90,6 +91,72 @@ def test_tags_of_tiers(lab, redis, rgw, bucket, juicefs):
     seen = set(tags())
     write(m.path("later"), b"later")
     assert [t for k, t in tags().items() if k not in seen] == [{"team": "audio"}]
+
+
+def test_files_move_to_another_tier(lab, redis, rgw, bucket, juicefs):
+    meta, s3 = redis.url(1), rgw.client()
+    keys = {"ACCESS_KEY": rgw.ACCESS, "SECRET_KEY": rgw.KEY}
+    lab.format(meta, "vol", rgw, bucket, flags=["--trash-days", "0", "--compress", "lz4", "--block-size", "64K"])
+    m = lab.mount(meta, flags=["--attr-cache", "0"])
+    os.makedirs(m.path("d/e"))
+    for name in ("d/f", "d/e/g", "other"):
+        write(m.path(name), name.encode() * 40000)
+    os.symlink("f", m.path("d/l"))
+    c = redis.client(1)
+
+    def tier(path):
+        inode = os.lstat(m.path(path)).st_ino
+        return int(re.search(r"tier: (\d)", lab.stoke("info", m.path(path)).stdout)[1]) if path != "d/l" else c.get(f"i{inode}")[71]
+
+    def tags(path):
+        found = re.findall(r"chunks/\d+/\d+/\S+", lab.stoke("info", m.path(path)).stdout)
+        assert len(found) >= 2
+        return {tuple((t["Key"], t["Value"]) for t in s3.get_object_tagging(Bucket=bucket, Key=f"vol/{k}")["TagSet"]) for k in found}
+    r = lab.stoke("tier", "set", meta, "/d", "--tier", "1", check=False)
+    assert r.returncode == 1 and "tier 1 has no storage class: stoke config META --tier 1" in r.stderr
+    for n, tag in ((1, "kind=cold"), (2, "kind=frozen")):
+        lab.stoke("config", meta, "--tier", str(n), "--storage-class", "STANDARD", "--tag", tag)
+    theirs = run([juicefs, "tier", "list", meta], env=lab.env).stdout
+    assert lab.stoke("tier", "list", meta).stdout.splitlines() == [line for line in theirs.splitlines() if line[:1] in "+|"]
+    for argv in (["set", meta, "/d"], ["set", meta, "/d", "--tier", "4"], ["set", meta, "d", "--tier", "1"], ["what", meta], ["set", meta]):
+        assert lab.stoke("tier", *argv, check=False).returncode == 2, argv
+    # a directory alone: what is made in it
+    lab.stoke("tier", "set", "--tier", "1", meta, "/d")
+    assert [tier(p) for p in ("d", "d/e", "d/f", "other")] == [1, 0, 0, 0] and tags("d/f") == {()}
+    # everything below it
+    before = {p: read(m.path(p)) for p in ("d/f", "d/e/g", "other")}
+    r = lab.stoke("tier", "set", meta, "/d", "--tier", "1", "-r")
+    assert "1 directories and 2 files set, 2 slices stored again" in r.stdout
+    assert [tier(p) for p in ("d", "d/e", "d/f", "d/e/g", "d/l", "other")] == [1, 1, 1, 1, 0, 0]
+    assert tags("d/f") == tags("d/e/g") == {(("kind", "cold"),)} and tags("other") == {()}
+    # only what changes is stored again, unless the class did
+    assert "0 files set, 0 slices" in lab.stoke("tier", "set", meta, "/d", "--tier", "1", "-r").stdout
+    lab.stoke("config", meta, "--tier", "1", "--tag", "kind=cool")
+    assert "0 files set, 1 slices" in lab.stoke("tier", "set", meta, "/d/f", "--tier", "1", "--force").stdout
+    assert tags("d/f") == {(("kind", "cool"),)} and tags("d/e/g") == {(("kind", "cold"),)}
+    assert m.stop() == 0
+    # a file back to the default, which JuiceFS's copy in place cannot do here; and what we set is what they see
+    lab.stoke("tier", "set", meta, "--tier", "0", "/d/f")
+    j = lab.juice_mount(juicefs, meta)
+    assert {p: read(j.path(p)) for p in before} == before
+    assert c.get(f"i{os.stat(j.path('d/e/g')).st_ino}")[71:] == b"\1\0" and c.get(f"i{os.stat(j.path('d/f')).st_ino}")[71:] == b"\0"
+    run([juicefs, "fsck", meta], env=dict(lab.env, **keys))
+    # a file that is gone from the store is told, and its tier stays
+    for o in s3.list_objects_v2(Bucket=bucket, Prefix="vol/chunks/")["Contents"]:
+        s3.delete_object(Bucket=bucket, Key=o["Key"])
+    r = lab.stoke("tier", "set", meta, "/other", "--tier", "2", check=False)
+    assert r.returncode == 1 and "vol/chunks/" in r.stderr
+    assert c.get(f"i{os.stat(j.path('other')).st_ino}")[71:] == b"\0"
+
+
+def test_a_directory_has_no_classes_but_tiers(lab, redis, file_volume):
+    m = lab.mount(file_volume)
+    write(m.path("f"), b"x")
+    lab.stoke("config", file_volume, "--tier", "1", "--storage-class", "COLD")
+    assert "1 files set" in lab.stoke("tier", "set", file_volume, "/f", "--tier", "1").stdout
+    assert "tier: 1" in lab.stoke("info", m.path("f")).stdout
+    r = lab.stoke("tier", "restore", file_volume, "/f", check=False)
+    assert r.returncode == 1 and "not supported" in r.stderr.lower()
 
 
 def test_a_bucket_that_moves_is_followed_without_a_new_mount(lab, redis, rgw, bucket):

@@ -488,6 +488,25 @@ static void a_bucket_is_made_without_a_location_the_server_does_not_know(void **
 	stop();
 }
 
+static void an_archived_object_is_asked_for_once(void **state _unused_)
+{
+	static const char *const answers[] = {"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n",
+					      ERR("409 Conflict", "RestoreAlreadyInProgress"),
+					      ERR("403 Forbidden", "InvalidObjectState"),
+					      ERR("403 Forbidden", "AccessDenied"),
+					      ERR("404 Not Found", "NoSuchKey")};
+	struct object_req req = {.op = OBJECT_RESTORE, .key = "k", .days = 7};
+
+	START(answers, 1);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(object_run(store, &req), 0);
+	assert_int_equal(object_run(store, &req), -EACCES);
+	assert_int_equal(object_run(store, &req), -ENOENT);
+	assert_non_null(strstr(seen(0), "POST /bucket/k?restore= HTTP/1.1\r\n"));
+	assert_non_null(strstr(seen(0), "<Days>7</Days></RestoreRequest>"));
+	stop();
+}
+
 static void the_server_may_correct_the_region_once(void **state _unused_)
 {
 	static const char *const answers[] = {"HTTP/1.1 400 Bad\r\nx-amz-bucket-region: "
@@ -738,6 +757,7 @@ int main(void)
 		cmocka_unit_test(a_stored_checksum_is_verified),
 		cmocka_unit_test(a_put_carries_its_checksums),
 		cmocka_unit_test(deleting_many_sends_md5_and_hears_refusals),
+		cmocka_unit_test(an_archived_object_is_asked_for_once),
 		cmocka_unit_test(a_bucket_is_made_without_a_location_the_server_does_not_know),
 		cmocka_unit_test(the_server_may_correct_the_region_once),
 		cmocka_unit_test(deadlines_hold_on_the_wire_and_in_the_queue),
