@@ -359,6 +359,29 @@ void answer_shed(struct conn *c)
 
 /* --- lent to a disk thread --- */
 
+/* as send and sendfile, but -errno */
+static ssize_t send_head(const struct call *k, const uint8_t *p, size_t n)
+{
+	const struct iovec v = {.iov_base = (void *)(uintptr_t)p, .iov_len = n};
+	ssize_t r;
+
+	if (k->send_tls)
+		return tls_send(k->send_tls, &v, 1);
+	r = send(k->send_fd, p, n, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
+	return r < 0 ? -errno : r;
+}
+
+static ssize_t send_file(const struct call *k, int fd, uint64_t off, size_t n)
+{
+	off_t at = (off_t)off;
+	ssize_t r;
+
+	if (k->send_tls)
+		return tls_sendfile(k->send_tls, fd, off, n);
+	r = sendfile(k->send_fd, fd, &at, n);
+	return r < 0 ? -errno : r == 0 ? -ENODATA : r;
+}
+
 /* as much as the socket takes: 0 all sent, -EAGAIN, 1 another connection waits for this thread and
  * goes first, -EBADMSG the file is short, other errors of the socket or the disk */
 static int send_file_answer(struct call *k)
@@ -372,23 +395,21 @@ static int send_file_answer(struct call *k)
 		if (k->sent - begun >= SLICE && diskq_waiting(k->send_job.q))
 			return 1;
 		if (k->sent < FRAME_HEADER) {
-			n = send(k->send_fd, k->head + k->sent, FRAME_HEADER - k->sent,
-				 MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE);
+			n = send_head(k, k->head + k->sent, FRAME_HEADER - k->sent);
 		} else {
 			bool data = k->sent < data_end;
 			const struct blob *b = data ? &k->data : &k->sums_file;
 			size_t skip = k->sent - (data ? FRAME_HEADER : data_end);
-			off_t off = (off_t)(b->off + skip);
 
-			n = sendfile(k->send_fd, b->file->fd, &off,
-				     MIN(b->len - skip, (size_t)SLICE));
-			if (n == 0)
+			n = send_file(k, b->file->fd, b->off + skip,
+				      MIN(b->len - skip, (size_t)SLICE));
+			if (n == -ENODATA)
 				return -EBADMSG;
 		}
-		if (n < 0 && errno == EINTR)
+		if (n == -EINTR)
 			continue;
 		if (n < 0)
-			return -errno;
+			return (int)n;
 		k->sent += (size_t)n;
 	}
 	return 0;
@@ -435,8 +456,10 @@ static void late_job(struct loop_job *job)
 
 	blob_fini(&k->data);
 	blob_fini(&k->sums_file);
-	if (k->owns_fd)
+	if (k->owns_fd) {
+		tls_free(k->send_tls);
 		closep(&k->send_fd);
+	}
 	free(k);
 }
 
@@ -475,6 +498,7 @@ static void send_left(struct conn *c, struct call *k)
 		if (!nothing_sent) {
 			k->owns_fd = true;
 			c->fd = -1;
+			c->tls = NULL;
 		}
 	}
 	list_del(&k->link);
@@ -528,6 +552,7 @@ static void lend(struct conn *c, struct call *k)
 	k->late_job.fn = late_job;
 	k->late_loop = c->worker->loop;
 	k->send_fd = c->fd;
+	k->send_tls = c->tls;
 	atomic_store(&k->send_state, WAITS);
 	c->lent = true;
 	if (store_push_read(&k->data, &k->send_job) < 0) /* bounded: one per connection */
@@ -597,6 +622,24 @@ static ssize_t send_parts(struct conn *c, struct iovec *v, unsigned n, const str
 	return sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
+static ssize_t send_memory(struct conn *c, struct iovec *v, unsigned n, const struct call *with_fd)
+{
+	ssize_t r;
+
+	if (!c->tls)
+		return send_parts(c, v, n, with_fd);
+	r = tls_send(c->tls, v, n);
+	if (r >= 0)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
+bool answer_waits(const struct conn *c)
+{
+	return !list_empty(&c->out) || (c->tls && tls_wants_write(c->tls));
+}
+
 static void advance(struct conn *c, size_t n)
 {
 	while (n) {
@@ -616,7 +659,12 @@ void answer_flush(struct conn *c)
 	struct iovec v[3 * IOV_MAX_ANSWERS];
 	const struct call *with_fd;
 	size_t turn = 0;
+	int r = c->tls && !c->lent ? tls_flush(c->tls) : 0;
 
+	if (r < 0 && r != -EAGAIN) {
+		conn_drop(c, REJECT_NONE);
+		return;
+	}
 	while (c->state != CONN_CLOSED && !c->lent && !list_empty(&c->out) && turn < TURN_BYTES) {
 		struct call *first = container_of(c->out.next, struct call, link);
 		unsigned parts;
@@ -627,7 +675,7 @@ void answer_flush(struct conn *c)
 			return;
 		}
 		parts = gather(c, v, &with_fd);
-		n = send_parts(c, v, parts, with_fd);
+		n = send_memory(c, v, parts, with_fd);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno == EAGAIN)
@@ -639,7 +687,7 @@ void answer_flush(struct conn *c)
 		advance(c, (size_t)n);
 		turn += (size_t)n;
 	}
-	if (c->state != CONN_CLOSED && !c->lent && c->last_answer && list_empty(&c->out))
+	if (c->state != CONN_CLOSED && !c->lent && c->last_answer && !answer_waits(c))
 		conn_drop(c, REJECT_NONE);
 	else
 		conn_watch(c);

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/log.h"
 
 enum { READS_PER_TURN = 8, DISCARD = 16384 };
@@ -30,6 +31,8 @@ static const char *const reject_text[REJECT_KINDS] = {
 	[REJECT_CROWD] = "too many connections",
 	[REJECT_ENDLESS] = "a frame that does not end",
 	[REJECT_STALLED] = "a reader that takes nothing",
+	[REJECT_PLAIN] = "plain TCP, and this group speaks TLS (--group-tls-cert)",
+	[REJECT_TLS] = "TLS handshake refused",
 };
 
 /* One line a minute and kind: strangers must not fill the log. */
@@ -53,6 +56,15 @@ static void body_drop(struct conn *c)
 	call_free(k);
 }
 
+static void no_stranger(struct conn *c)
+{
+	if (!c->counted)
+		return;
+	c->counted = false;
+	c->worker->n_strangers--;
+	c->worker->strangers_of[c->bucket]--;
+}
+
 void conn_drop(struct conn *c, enum reject why)
 {
 	struct counters *counters = c->worker->conf->counters;
@@ -64,6 +76,7 @@ void conn_drop(struct conn *c, enum reject why)
 		log_rejected(why);
 	}
 	c->state = CONN_CLOSED;
+	no_stranger(c);
 	loop_watch_set(&c->watch, 0);
 	(void)shutdown(c->fd, SHUT_RDWR); /* a disk thread that sends stops soon */
 	list_move(&c->worker->closed, &c->link);
@@ -85,6 +98,7 @@ void conn_settle(struct conn *c)
 	if (c->n_calls)
 		return;
 	list_del(&c->link);
+	tls_free(c->tls);
 	closep(&c->fd);
 	c->worker->n_conns--;
 	counters_conns(c->worker->conf->counters, -1);
@@ -104,55 +118,89 @@ static void refuse(struct conn *c, struct call *k, int r)
 static void become_member(struct conn *c)
 {
 	c->state = CONN_SERVING;
+	no_stranger(c);
 	c->since_us = 0;
 	free(TAKE_PTR(c->hello));
 	list_move(&c->worker->conns, &c->link);
 }
 
-static struct hello_id hello_id(const struct conn *c)
+/* who we say we are, until greet_end: the secret may be exchanged afterwards */
+struct greeting {
+	struct hello_id id;
+	uint8_t binding[TLS_BINDING];
+};
+
+static int greet_begin(struct conn *c, struct greeting *g)
 {
 	const struct server_conf *conf = c->worker->conf;
+	int r;
 
-	return (struct hello_id){
+	g->id = (struct hello_id){
 		.role = ROLE_MEMBER,
 		.volume = store_volume(conf->store),
 		.group = conf->group,
 		.node = conf->node,
-		.secret = c->local ? NULL : conf->secret,
 	};
+	if (c->tls) {
+		r = tls_binding(c->tls, g->binding);
+		if (r < 0)
+			return r;
+		g->id.binding = g->binding;
+	}
+	if (!c->local)
+		g->id.secret = conf->keys ? keys_lock(conf->keys) : conf->secret;
+	return 0;
+}
+
+static void greet_end(const struct conn *c)
+{
+	if (!c->local)
+		keys_unlock(c->worker->conf->keys);
+}
+
+static int welcome(struct conn *c, const uint8_t *body, size_t n, uint8_t *ret, size_t *ret_len)
+{
+	struct greeting g;
+	int r = greet_begin(c, &g);
+
+	if (r < 0)
+		return r;
+	r = hello_answer(&g.id, c->hello, body, n, ret, ret_len, &c->role);
+	greet_end(c);
+	return r;
 }
 
 static void hello(struct conn *c, struct call *k, const uint8_t *body, size_t n)
 {
-	struct hello_id id = hello_id(c);
-	uint8_t *welcome = malloc(MSG_HELLO_MAX), role;
+	uint8_t *answer = malloc(MSG_HELLO_MAX);
 	size_t len = 0;
-	int r = welcome ? 0 : -ENOMEM;
+	int r = -ENOMEM;
 
 	if (!c->hello)
 		c->hello = calloc(1, sizeof(*c->hello));
-	if (!c->hello)
-		r = -ENOMEM;
-	if (r == 0)
-		r = hello_answer(&id, c->hello, body, n, welcome, &len, &role);
+	if (c->hello && answer)
+		r = welcome(c, body, n, answer, &len);
 	if (r < 0) {
-		free(welcome);
+		free(answer);
 		refuse(c, k, r);
 		return;
 	}
 	c->state = CONN_PROOF;
 	c->version = c->hello->version;
-	c->role = role;
 	if (c->local)
 		become_member(c);
-	answer_bytes(k, ST_OK, welcome, len);
+	answer_bytes(k, ST_OK, answer, len);
 }
 
 static void proof(struct conn *c, struct call *k, const uint8_t *body, size_t n)
 {
-	struct hello_id id = hello_id(c);
-	int r = hello_verify(&id, c->hello, body, n);
+	struct greeting g;
+	int r = greet_begin(c, &g);
 
+	if (r == 0) {
+		r = hello_verify(&g.id, c->hello, body, n);
+		greet_end(c);
+	}
 	if (r < 0) {
 		refuse(c, k, r);
 		return;
@@ -306,6 +354,8 @@ static bool may_read(const struct conn *c)
 {
 	if (c->state == CONN_CLOSED || c->last_answer)
 		return false;
+	if (c->tls && c->lent)
+		return false; /* the session is the disk thread's */
 	if (c->body)
 		return !c->body->waiting;
 	return c->n_calls < CONN_MAX_CALLS && c->memory_bytes < c->worker->memory_max;
@@ -313,10 +363,18 @@ static bool may_read(const struct conn *c)
 
 void conn_watch(struct conn *c)
 {
+	bool reads = may_read(c);
+
 	if (c->state == CONN_CLOSED)
 		return;
-	loop_watch_set(&c->watch, (may_read(c) ? LOOP_READ : 0) |
-					  (!c->lent && !list_empty(&c->out) ? LOOP_WRITE : 0));
+	if (c->state == CONN_TLS) {
+		loop_watch_set(&c->watch, tls_wants_write(c->tls) ? LOOP_WRITE : LOOP_READ);
+		return;
+	}
+	loop_watch_set(&c->watch,
+		       (reads ? LOOP_READ : 0) | (!c->lent && answer_waits(c) ? LOOP_WRITE : 0));
+	if (reads && c->tls && tls_pending(c->tls))
+		loop_watch_kick(&c->watch);
 }
 
 /* one frame, or a part of a body, from p: bytes used, 0: more must come */
@@ -415,6 +473,20 @@ static uint8_t *room(struct conn *c, uint8_t *scratch, size_t *ret)
 	return scratch;
 }
 
+/* as recv */
+static ssize_t conn_recv(struct conn *c, void *p, size_t n)
+{
+	ssize_t r;
+
+	if (!c->tls)
+		return recv(c->fd, p, n, MSG_DONTWAIT);
+	r = tls_recv(c->tls, p, n);
+	if (r >= 0)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
 static void conn_read(struct conn *c)
 {
 	uint8_t scratch[DISCARD];
@@ -426,8 +498,7 @@ static void conn_read(struct conn *c)
 		ssize_t got;
 
 		assert(n > 0); /* what is in the buffer is less than a frame */
-		got = recv(c->fd, p, n, MSG_DONTWAIT);
-
+		got = conn_recv(c, p, n);
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0 && errno == EAGAIN)
@@ -442,9 +513,21 @@ static void conn_read(struct conn *c)
 			c->have += (size_t)got;
 		while (c->have && parse(c))
 			;
-		if ((size_t)got < n)
+		if ((size_t)got < n && !c->tls)
 			return;
 	}
+}
+
+static void shake_tls(struct conn *c)
+{
+	int r = tls_handshake(c->tls);
+
+	if (r == 0)
+		c->state = CONN_HELLO;
+	else if (r != -EAGAIN)
+		conn_drop(c, r == -EPROTOTYPE ? REJECT_PLAIN
+			     : r == -EACCES   ? REJECT_TLS
+					      : REJECT_GARBAGE);
 }
 
 static void on_event(struct loop_watch *w, unsigned events)
@@ -452,7 +535,9 @@ static void on_event(struct loop_watch *w, unsigned events)
 	struct conn *c = container_of(w, struct conn, watch);
 
 	c->busy++;
-	if (events & LOOP_READ) {
+	if (c->state == CONN_TLS)
+		shake_tls(c);
+	if (c->state != CONN_TLS && (events & LOOP_READ)) {
 		if (c->state == CONN_SERVING)
 			list_move(&c->worker->conns, &c->link);
 		conn_read(c);
@@ -464,61 +549,111 @@ static void on_event(struct loop_watch *w, unsigned events)
 
 /* --- start --- */
 
-/* too many: the oldest stranger goes, else the member that was silent longest with nothing to wait
- * for */
-static bool make_place(struct worker *w)
+/* the oldest stranger, of the bucket if it is not negative, but not c itself; NULL: none */
+static struct conn *oldest_stranger(struct worker *w, const struct conn * not, int bucket)
 {
 	struct list_node *n;
-	struct conn *c;
 
-	if (w->n_conns <= w->max_conns)
-		return true;
-	if (!list_empty(&w->strangers) && w->strangers.next->next != &w->strangers) {
-		c = container_of(w->strangers.next, struct conn, link);
-		conn_drop(c, REJECT_CROWD);
-		conn_settle(c);
-		return true;
+	list_for_each(n, &w->strangers)
+	{
+		struct conn *c = container_of(n, struct conn, link);
+
+		if (c != not &&(bucket < 0 || c->bucket == bucket))
+			return c;
 	}
+	return NULL;
+}
+
+/* the member that was silent longest with nothing to wait for; NULL: none */
+static struct conn *idle_member(struct worker *w)
+{
+	struct list_node *n;
+
 	list_for_each(n, &w->conns)
 	{
-		c = container_of(n, struct conn, link);
-		if (c->n_calls)
-			continue;
-		conn_drop(c, REJECT_CROWD);
-		conn_settle(c);
-		return true;
+		struct conn *c = container_of(n, struct conn, link);
+
+		if (!c->n_calls)
+			return c;
 	}
-	return false;
+	return NULL;
+}
+
+/* Too many: strangers of the same address go first, then any, then an idle member. false: there is
+ * nobody, and the new one has to. */
+static bool make_place(struct worker *w, const struct conn *new)
+{
+	struct conn *victim = NULL;
+
+	if (w->strangers_of[new->bucket] > CONN_STRANGERS_PER_ADDRESS)
+		victim = oldest_stranger(w, new, new->bucket);
+	else if (w->n_strangers > CONN_STRANGERS_MAX || w->n_conns > w->max_conns)
+		victim = oldest_stranger(w, new, -1);
+	else
+		return true;
+	if (!victim)
+		victim = idle_member(w);
+	if (!victim)
+		return false;
+	conn_drop(victim, REJECT_CROWD);
+	conn_settle(victim);
+	return true;
+}
+
+static int start_tls(struct conn *c)
+{
+	struct tls_ctx *ctx = c->local ? NULL : keys_tls(c->worker->conf->keys);
+	int r = 0;
+
+	c->state = ctx ? CONN_TLS : CONN_HELLO;
+	if (ctx)
+		r = tls_new(ctx, c->fd, true, &c->tls);
+	tls_ctx_unref(ctx);
+	return r;
 }
 
 static void start_job(struct loop_job *job)
 {
 	struct conn *c = container_of(job, struct conn, start);
 	struct worker *w = c->worker;
+	int r = start_tls(c);
 
 	w->n_conns++;
+	w->n_strangers++;
+	w->strangers_of[c->bucket]++;
+	c->counted = true;
 	list_add_tail(&w->strangers, &c->link);
 	loop_watch_init(&c->watch, w->loop, c->fd, on_event);
 	c->since_us = clock_us();
 	counters_conns(w->conf->counters, 1);
 	metric_add(w->conf->counters->conns_total, 1);
-	if (w->stopping)
+	if (w->stopping || r < 0)
 		conn_drop(c, REJECT_NONE);
-	else if (!make_place(w))
+	else if (!make_place(w, c))
 		conn_drop(c, REJECT_CROWD);
 	else
 		conn_watch(c);
 	conn_settle(c);
 }
 
-int conn_new(struct worker *w, int fd, bool local)
+static uint8_t bucket_of(const struct sockaddr_storage *a)
+{
+	const struct sockaddr_in *v4 = (const void *)a;
+	const struct sockaddr_in6 *v6 = (const void *)a;
+
+	if (a->ss_family == AF_INET)
+		return (uint8_t)hash64(&v4->sin_addr, sizeof(v4->sin_addr));
+	return (uint8_t)hash64(&v6->sin6_addr, 8); /* a network of one owner */
+}
+
+int conn_new(struct worker *w, int fd, const struct sockaddr_storage *peer)
 {
 	struct conn *c = calloc(1, sizeof(*c));
 	const int on = 1;
 
 	if (!c)
 		return -ENOMEM;
-	if (!local) {
+	if (peer) {
 		const unsigned ms = CONN_WRITE_US / 1000;
 
 		(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
@@ -527,7 +662,8 @@ int conn_new(struct worker *w, int fd, bool local)
 	}
 	c->worker = w;
 	c->fd = fd;
-	c->local = local;
+	c->local = !peer;
+	c->bucket = peer ? bucket_of(peer) : 0;
 	c->start.fn = start_job;
 	list_init(&c->link);
 	list_init(&c->calls);

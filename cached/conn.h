@@ -7,6 +7,7 @@
  * Connection: who may do what
  *
  *	state		reads			answers			leaves by
+ *	TLS		its handshake		its handshake		the same; plain bytes
  *	HELLO		one HELLO		WELCOME or a refusal	5 s of silence;
  *									anything else
  *	PROOF		one PROOF (TCP only)	OK or DENIED		the same
@@ -25,6 +26,8 @@
 #ifndef STOKE_CACHED_CONN_H
 #define STOKE_CACHED_CONN_H
 
+#include <sys/socket.h>
+
 #include "cached/hot.h"
 #include "cached/passed.h"
 #include "cached/turns.h"
@@ -37,7 +40,12 @@ enum {
 	CONN_MAX_FDS = 4096, /* descriptors of blocks a mount may hold; beyond it bytes are sent */
 	/* ranges up to this are read on the loop when their pages are in memory */
 	CONN_INLINE_MAX = 131072,
-	CONN_HELLO_US = 5000000,
+	CONN_HELLO_US = 5000000, /* for TLS, HELLO and PROOF together */
+	/* connections of a worker that are not yet SERVING, and those of one address (or of two that
+	 * share a bucket); then the oldest of them goes */
+	CONN_STRANGERS_MAX = 2048,
+	CONN_STRANGERS_PER_ADDRESS = 256,
+	CONN_BUCKETS = 256,
 	CONN_FRAME_US = 10000000, /* from a frame's first byte to its last */
 	CONN_BODY_US = 60000000,  /* the same for the body of a PUT */
 	CONN_WRITE_US = 30000000, /* without a byte taken by the reader */
@@ -63,6 +71,8 @@ enum reject {
 	REJECT_CROWD,
 	REJECT_ENDLESS,
 	REJECT_STALLED,
+	REJECT_PLAIN,
+	REJECT_TLS,
 	REJECT_KINDS,
 };
 
@@ -73,12 +83,14 @@ struct worker {
 	struct list_node conns;	     /* SERVING, the one that was silent longest first */
 	struct list_node closed;     /* not yet freed */
 	unsigned n_conns, max_conns; /* not freed yet; most of them */
+	unsigned n_strangers;
+	uint16_t strangers_of[CONN_BUCKETS]; /* by address */
 	size_t inline_bytes, memory_max;
 	struct loop_timer sweep;
 	bool stopping;
 };
 
-enum conn_state { CONN_HELLO, CONN_PROOF, CONN_SERVING, CONN_CLOSED };
+enum conn_state { CONN_TLS, CONN_HELLO, CONN_PROOF, CONN_SERVING, CONN_CLOSED };
 
 struct conn {
 	struct list_node link; /* in one of the worker's lists */
@@ -90,12 +102,15 @@ struct conn {
 	uint8_t version;     /* of the protocol, negotiated; from PROOF on */
 	uint8_t role;	     /* enum msg_role, from PROOF on */
 	bool local;	     /* unix socket */
+	bool counted;	     /* among the worker's strangers */
+	uint8_t bucket;	     /* of its address */
 	bool last_answer;    /* closes when everything is sent */
 	bool lent;	     /* to a disk thread, which sends the first of out */
 	unsigned busy;	     /* frames of this connection on the stack: not freed meanwhile */
 	uint64_t since_us;   /* a stranger's connect, an unfinished frame's first byte; 0: none */
 	uint64_t written_us; /* when the reader last took a byte while something waits */
 	struct hello_state *hello; /* until SERVING */
+	struct tls *tls;	   /* NULL: plain; the disk thread's while lent */
 	struct list_node calls, out;
 	unsigned n_calls; /* both lists, those in line, and a body being read */
 	struct turns_line line[TURN_CLASSES];
@@ -143,13 +158,14 @@ struct call {
 	struct loop *late_loop;
 	int send_fd, sent_result;
 	atomic_uint send_state;
-	bool owns_fd;	  /* send_fd is closed with it */
+	struct tls *send_tls;
+	bool owns_fd;	  /* send_fd and send_tls end with it */
 	bool asked_again; /* the chain was asked a second time, because its file could not be read */
 };
 
 /* --- conn.c --- */
-/* takes fd over; starts on the worker's loop. 0 or -ENOMEM */
-int conn_new(struct worker *w, int fd, bool local);
+/* takes fd over; starts on the worker's loop. peer: the address, NULL: unix socket. 0 or -ENOMEM */
+int conn_new(struct worker *w, int fd, const struct sockaddr_storage *peer);
 /* no byte goes in or out any more; why counts it as rejected and says so in the log, but for
  * REJECT_NONE */
 void conn_drop(struct conn *c, enum reject why);
@@ -182,6 +198,8 @@ void answer_bytes(struct call *k, unsigned status, uint8_t *body, size_t len);
 void answer_filling(struct call *k);
 /* the range of the block in k->req->data */
 void answer_block(struct call *k);
+/* something waits to be written */
+bool answer_waits(const struct conn *c);
 /* writes what waits, or lends the connection */
 void answer_flush(struct conn *c);
 /* A reader that is slow: answers that wait in memory become answers from the files of their blocks,

@@ -48,7 +48,7 @@ struct daemon {
 	bool told;
 	uint64_t beaten_us;
 	struct generation generation;
-	struct secret secret;
+	struct keys *keys; /* NULL: no group */
 	struct metrics *metrics;
 	struct counters counters;
 	struct pool *pool;
@@ -108,11 +108,13 @@ static struct coding coding(const struct daemon *d)
 
 static int open_crypt(struct daemon *d, struct str *err)
 {
-	if (d->setting->encrypted && d->conf.cache_group && !d->conf.allow_plain_peers) {
+	if (d->setting->encrypted && d->conf.cache_group && !d->conf.group_tls_cert &&
+	    !d->conf.allow_plain_peers) {
 		str_addf(err,
 			 "volume %s is encrypted, and blocks would go to the other nodes of group "
 			 "%s "
-			 "in plain: --allow-plain-peers if that network is trusted",
+			 "in plain: give --group-tls-cert, or --allow-plain-peers if that network "
+			 "is trusted",
 			 d->setting->name, d->conf.cache_group);
 		return -EPERM;
 	}
@@ -284,8 +286,8 @@ static int open_peers(struct daemon *d)
 		.id = {.role = d->conf.no_sharing ? ROLE_MOUNT : ROLE_MEMBER,
 		       .volume = volume_id(d->setting->uuid, &d->generation),
 		       .group = d->conf.cache_group,
-		       .node = d->node,
-		       .secret = &d->secret},
+		       .node = d->node},
+		.keys = d->keys,
 		.loops = d->loops,
 		.n_loops = d->n_loops,
 		.metrics = d->metrics,
@@ -397,7 +399,7 @@ static int open_server(struct daemon *d, struct member *self, struct str *err)
 		.view = d->conf.cache_group ? &d->view : NULL,
 		.group = d->conf.cache_group ? d->conf.cache_group : "",
 		.node = d->node,
-		.secret = &d->secret,
+		.keys = d->keys,
 		.max_conns = d->max_conns,
 		.hot_share = (unsigned)d->conf.hot_share,
 	};
@@ -648,9 +650,17 @@ static int join(struct daemon *d, struct member *self, struct str *err)
 
 /* --- start and stop --- */
 
-static int load_secret(struct daemon *d, struct str *err)
+static int open_keys(struct daemon *d, struct str *err)
 {
-	return d->conf.cache_group ? secret_load(d->conf.group_secret_file, &d->secret, err) : 0;
+	const struct keys_conf conf = {
+		.secret_file = d->conf.group_secret_file,
+		.tls = {.cert = d->conf.group_tls_cert,
+			.key = d->conf.group_tls_key,
+			.ca = d->conf.group_tls_ca,
+			.name = d->conf.group_tls_name},
+	};
+
+	return d->conf.cache_group ? keys_new(&conf, &d->keys, err) : 0;
 }
 
 static void say_ready(struct daemon *d, const struct member *self, uint16_t metrics_port,
@@ -675,7 +685,7 @@ static int start(struct daemon *d, const char *meta, struct str *err)
 	uint64_t began_us = clock_us();
 	uint16_t metrics_port = 0;
 	struct member self = {0};
-	int r = load_secret(d, err);
+	int r = open_keys(d, err);
 
 	if (r == 0)
 		r = open_volume(d, meta, err);
@@ -706,6 +716,21 @@ static int start(struct daemon *d, const char *meta, struct str *err)
 bool daemon_is_replaced(struct daemon *d)
 {
 	return atomic_load_explicit(&d->replaced, memory_order_relaxed);
+}
+
+void daemon_reload(struct daemon *d)
+{
+	struct str err = STR_INIT;
+	bool changed = false;
+
+	if (!d->keys)
+		return;
+	if (keys_reload(d->keys, &changed, &err) < 0)
+		log_error("%s: the secret and certificates of before stay in use", str_c(&err));
+	else
+		log_info("secret and certificates read again: %s",
+			 changed ? "used from now on" : "as before");
+	str_fini(&err);
 }
 
 bool daemon_stop(struct daemon *d)
@@ -739,7 +764,7 @@ bool daemon_stop(struct daemon *d)
 	setting_free(d->setting);
 	setting_free(d->latest);
 	redis_free(d->redis);
-	secret_fini(&d->secret);
+	keys_free(d->keys);
 	free(d);
 	return true;
 }

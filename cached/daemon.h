@@ -19,6 +19,9 @@ int daemon_start(const struct daemon_conf *conf, const char *meta, struct daemon
 /* the volume it was started for is no longer in Redis: it has sent itself SIGTERM, and is to end as
  * failed, so that it is started anew */
 bool daemon_is_replaced(struct daemon *d);
+/* Reads the group's secret and certificates again; what is in use stays in use when they are not
+ * good. Says in the log what changed. */
+void daemon_reload(struct daemon *d);
 /* Leaves the group, finishes what is being served, frees. false: something was still under way
  * after the time allowed, and nothing was freed */
 bool daemon_stop(struct daemon *d);

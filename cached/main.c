@@ -131,7 +131,7 @@ static bool input_ended(void)
 	return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
 }
 
-static void wait_for_end(int signals, bool private)
+static void wait_for_end(struct daemon *d, int signals, bool private)
 {
 	struct pollfd p[2] = {
 		{.fd = signals, .events = POLLIN},
@@ -143,8 +143,11 @@ static void wait_for_end(int signals, bool private)
 		if (poll(p, 2, -1) < 0)
 			continue;
 		if (p[0].revents && read(signals, &s, sizeof(s)) == sizeof(s)) {
-			if (s.ssi_signo == SIGHUP)
-				continue; /* the terminal went away; the daemon stays */
+			if (s.ssi_signo == SIGHUP) { /* or the terminal went away */
+				log_info("signal %u: reading the configuration again", s.ssi_signo);
+				daemon_reload(d);
+				continue;
+			}
 			log_info("signal %u: stopping", s.ssi_signo);
 			return;
 		}
@@ -176,7 +179,7 @@ static int serve(const struct daemon_conf *conf, const char *meta, int ready_fd)
 			log_warn("whoever started the daemon did not wait for it");
 		(void)close(ready_fd);
 	}
-	wait_for_end(signals, conf->private);
+	wait_for_end(d, signals, conf->private);
 	r = daemon_is_replaced(d);
 	if (!daemon_stop(d)) {
 		log_warn("requests were still under way after the time allowed for them");

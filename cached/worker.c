@@ -138,7 +138,10 @@ static void on_accept(struct loop_watch *watch, unsigned events)
 
 	(void)events;
 	for (unsigned i = 0; i < ACCEPTS_PER_TURN; i++) {
-		int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		struct sockaddr_storage from = {0};
+		socklen_t len = sizeof(from);
+		int fd = accept4(l->fd, (struct sockaddr *)&from, &len,
+				 SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 		if (fd < 0 &&
 		    (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
@@ -150,7 +153,8 @@ static void on_accept(struct loop_watch *watch, unsigned events)
 			continue;
 		if (fd < 0)
 			return;
-		if (conn_new(&s->workers[s->next_worker++ % s->conf.n_loops], fd, l->local) < 0)
+		if (conn_new(&s->workers[s->next_worker++ % s->conf.n_loops], fd,
+			     l->local ? NULL : &from) < 0)
 			(void)close(fd);
 	}
 }

@@ -17,9 +17,10 @@ struct server_conf {
 	struct source *chain; /* store on top */
 	struct store *store;
 	struct counters *counters;
-	struct cluster_view *view;   /* RING answers; NULL: no group */
-	const char *group, *node;    /* "" without a group; kept by pointer */
-	const struct secret *secret; /* for TCP */
+	struct cluster_view *view; /* RING answers; NULL: no group */
+	const char *group, *node;  /* "" without a group; kept by pointer */
+	struct keys *keys;	   /* secret and TLS for TCP; NULL: secret, plain */
+	const struct secret *secret;
 	unsigned max_conns;
 	/* answers of one block at once, before its owner sends askers to its successor; 0: never */
 	unsigned hot_share;

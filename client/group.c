@@ -280,7 +280,11 @@ static void *follow(void *arg)
 	if (g->conf.socket && g->registry)
 		(void)ask_registry(g);
 	while (!stop) {
-		int r = g->conf.socket ? ask_daemon(g) : ask_registry(g);
+		int r;
+
+		if (g->conf.keys)
+			keys_look(g->conf.keys);
+		r = g->conf.socket ? ask_daemon(g) : ask_registry(g);
 
 		away(g, r);
 		mtx_lock(&g->lock);

@@ -14,6 +14,7 @@ struct group_conf {
 	struct cluster_view *view;
 	struct peers *peers; /* to ask the daemon */
 	struct pool *pool;   /* memory of its answers */
+	struct keys *keys;   /* looked at each second: new files are read; NULL: none */
 	const char *socket;  /* its unix socket, or NULL */
 	struct redis *redis; /* for the registry: asked at the start, and always without a socket */
 	const char *name;    /* of the group; for the registry */

@@ -60,7 +60,7 @@ struct mount {
 	struct crypt_block *crypt;
 	struct req_env env;
 	struct private *private;
-	struct secret secret;
+	struct keys *keys; /* NULL: no group */
 	struct peers *peers;
 	struct cluster_view view;
 	struct group *group;
@@ -180,11 +180,13 @@ static int open_crypt(struct mount *m, struct str *err)
 {
 	const struct setting *s = meta_setting(m->meta);
 
-	if (s->encrypted && m->conf.cache_group && !m->conf.allow_plain_peers) {
+	if (s->encrypted && m->conf.cache_group && !m->conf.group_tls_cert &&
+	    !m->conf.allow_plain_peers) {
 		str_addf(err,
 			 "volume %s is encrypted, and blocks would go to the other nodes of group "
 			 "%s "
-			 "in plain: --allow-plain-peers if that network is trusted",
+			 "in plain: give --group-tls-cert, or --allow-plain-peers if that network "
+			 "is trusted",
 			 s->name, m->conf.cache_group);
 		return -EPERM;
 	}
@@ -240,6 +242,19 @@ static const char *daemon_error(int r)
 	}
 }
 
+static int open_keys(struct mount *m, struct str *err)
+{
+	const struct keys_conf conf = {
+		.secret_file = m->conf.group_secret_file,
+		.tls = {.cert = m->conf.group_tls_cert,
+			.key = m->conf.group_tls_key,
+			.ca = m->conf.group_tls_ca,
+			.name = m->conf.group_tls_name},
+	};
+
+	return keys_new(&conf, &m->keys, err);
+}
+
 static int make_peers(struct mount *m, struct str *err)
 {
 	struct peers_conf conf = {
@@ -256,10 +271,10 @@ static int make_peers(struct mount *m, struct str *err)
 	if (!conf.id.group)
 		conf.id.group = "";
 	if (m->conf.cache_group) {
-		r = secret_load(m->conf.group_secret_file, &m->secret, err);
+		r = open_keys(m, err);
 		if (r < 0)
 			return r;
-		conf.id.secret = &m->secret;
+		conf.keys = m->keys;
 	}
 	if (m->conf.socket) {
 		r = group_ask_self(m->conf.socket, &conf.id, m->self);
@@ -297,6 +312,7 @@ static int join_group(struct mount *m, struct str *err)
 	conf = (struct group_conf){
 		.view = &m->view,
 		.peers = m->peers,
+		.keys = m->keys,
 		.pool = m->pool,
 		.socket = m->socket,
 		.redis = meta_redis(m->meta),
@@ -671,7 +687,7 @@ static void free_data_path(struct mount *m)
 	private_free(m->private);
 	if (m->view_made)
 		cluster_view_fini(&m->view);
-	secret_fini(&m->secret);
+	keys_free(m->keys);
 }
 
 int mount_stop(struct mount *m)

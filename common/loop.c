@@ -321,3 +321,9 @@ void loop_watch_set(struct loop_watch *w, unsigned events)
 	if (event_add(event_of(&w->ev), NULL) < 0)
 		abort(); /* as timer_add */
 }
+
+void loop_watch_kick(struct loop_watch *w)
+{
+	assert(loop_is_mine(w->loop) && (w->events & LOOP_READ));
+	event_active(event_of(&w->ev), EV_READ, 0);
+}

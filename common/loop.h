@@ -58,6 +58,10 @@ void loop_watch_init(struct loop_watch *w, struct loop *l, int fd,
 /* which of LOOP_READ | LOOP_WRITE to wait for; 0: none. Call with 0 before the fd is closed. */
 void loop_watch_set(struct loop_watch *w, unsigned events);
 
+/* fn runs soon with LOOP_READ, as if the socket were readable: what is to be read was taken from it
+ * already. Only while LOOP_READ is waited for. */
+void loop_watch_kick(struct loop_watch *w);
+
 /* loop.c only gives it to http.c */
 struct event_base;
 struct event_base *loop_base(struct loop *l);

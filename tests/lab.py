@@ -337,7 +337,8 @@ def parse_metrics(text):
 class Daemon(Proc):
     """stoke-cached number n of a group; node: where (netlab.Node), else on this host"""
 
-    def __init__(self, lab, meta, n, group="train", cache_mib=2048, secret=SECRET, wait=True, flags=(), cache_dirs=None, node=None):
+    def __init__(self, lab, meta, n, group="train", cache_mib=2048, secret=SECRET, wait=True, flags=(), cache_dirs=None, node=None,
+                 tls=None):
         self.lab, self.n, self.node, self.ip = lab, n, node, node.ip if node else "127.0.0.1"
         self.folder = f"{lab.folder}/d{n}"
         os.makedirs(self.folder, exist_ok=True)
@@ -349,7 +350,7 @@ class Daemon(Proc):
         argv = [*(node.enter if node else ()), f"{lab.bin}/stoke-cached", meta, "--cache-dir", ":".join(self.cache), "--cache-size", str(cache_mib),
                 "--cache-group", group, "--group-ip", self.ip, "--group-port", str(self.port),
                 "--group-secret-file", self.secret_file, "--socket", self.socket,
-                "--metrics", f"{self.ip}:{self.http}", *flags]
+                "--metrics", f"{self.ip}:{self.http}", *lab.tls_flags(tls), *flags]
         self.start_argv = argv
         super().__init__(argv, f"{self.folder}/log", env=lab.env)
         if wait:
@@ -520,6 +521,7 @@ class Lab:
         if not os.access(f"{self.bin}/stoke", os.X_OK):
             raise RuntimeError(f"{self.bin}/stoke is not built: make all, or set STOKE_BIN")
         self.started = []
+        self.tls = os.environ.get("TLS") == "1"  # every test can be run with it
         private = ("ACCESS_KEY", "SECRET_KEY", "STOKE_GROUP_SECRET", "REDIS_PASSWORD", "META_PASSWORD")
         self.env = {k: v for k, v in os.environ.items() if k not in private and not k.startswith("AWS_")}
 
@@ -533,6 +535,28 @@ class Lab:
             with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as f:
                 f.write(secret + "\n")
         return path
+
+    def certificate(self, name="node", ca="ca"):
+        """a folder with cert, key and ca of that name, signed by that CA (which is made when it is missing)"""
+        top = f"{self.folder}/tls"
+        folder = f"{top}/{name}-{ca}"
+        os.makedirs(folder, exist_ok=True)
+        new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        if not os.path.exists(f"{top}/{ca}.pem"):
+            run([*new, "-subj", f"/CN={ca}", "-keyout", f"{top}/{ca}.key", "-out", f"{top}/{ca}.pem"])
+        if not os.path.exists(f"{folder}/cert"):
+            run([*new, "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}", "-addext", "basicConstraints=critical,CA:FALSE",
+                 "-CA", f"{top}/{ca}.pem", "-CAkey", f"{top}/{ca}.key", "-keyout", f"{folder}/key", "-out", f"{folder}/cert"])
+            shutil.copy(f"{top}/{ca}.pem", f"{folder}/ca")
+        return folder
+
+    def tls_flags(self, tls=None):
+        """tls: True, False, a folder that certificate() made, or None: as the lab is"""
+        tls = self.tls if tls is None else tls
+        if not tls:
+            return []
+        folder = tls if isinstance(tls, str) else self.certificate()
+        return ["--group-tls-cert", f"{folder}/cert", "--group-tls-key", f"{folder}/key", "--group-tls-ca", f"{folder}/ca"]
 
     def redis(self, name="redis", **kw):
         return self.add(Redis(f"{self.folder}/{name}", **kw))
@@ -552,8 +576,8 @@ class Lab:
     def mount(self, meta, name="m1", flags=(), **kw):
         return self.add(Mount(self, meta, name, flags, **kw))
 
-    def group_mount(self, meta, name="m1", flags=(), socket=None, group="train", **kw):
-        more = ["--cache-group", group, "--group-secret-file", self.secret_file()]
+    def group_mount(self, meta, name="m1", flags=(), socket=None, group="train", tls=None, **kw):
+        more = ["--cache-group", group, "--group-secret-file", self.secret_file(), *self.tls_flags(tls)]
         return self.mount(meta, name, [*more, *(["--socket", socket] if socket else []), *flags], **kw)
 
     def juice_mount(self, exe, meta, name="j1", flags=(), **kw):

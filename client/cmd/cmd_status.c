@@ -13,12 +13,20 @@
 enum { STATUS_TIMEOUT_US = 10000000, STAT_TIMEOUT_US = 2000000 };
 
 struct status_conf {
-	char *secret_file;
+	char *secret_file, *tls_cert, *tls_key, *tls_ca, *tls_name;
 };
 
 static const struct conf_option options[] = {
 	{"group-secret-file", 0, CONF_STR, offsetof(struct status_conf, secret_file), NULL, NULL,
 	 "file with the group's secret, to ask each daemon what it holds (or STOKE_GROUP_SECRET)"},
+	{"group-tls-cert", 0, CONF_STR, offsetof(struct status_conf, tls_cert), NULL, NULL,
+	 "file with a certificate (PEM), for a group that speaks TLS"},
+	{"group-tls-key", 0, CONF_STR, offsetof(struct status_conf, tls_key), NULL, NULL,
+	 "file with its key"},
+	{"group-tls-ca", 0, CONF_STR, offsetof(struct status_conf, tls_ca), NULL, NULL,
+	 "file with the CA that every certificate of the group is of"},
+	{"group-tls-name", 0, CONF_STR, offsetof(struct status_conf, tls_name), NULL, NULL,
+	 "name that the daemons' certificates must have"},
 };
 
 static const struct conf_table table = {
@@ -36,8 +44,7 @@ struct inquiry {
 	struct setting *setting;
 	struct loop *loop;
 	struct pool *pool;
-	struct secret secret;
-	bool has_secret;
+	struct keys *keys; /* NULL: nobody can be asked */
 	struct hash128 volume;
 	json_t *groups;
 };
@@ -147,17 +154,15 @@ static void add_group(const char *group, const struct cluster *c, const struct r
 		      void *arg)
 {
 	struct inquiry *st = arg;
-	struct peers_conf pc = {.id = {.role = ROLE_TOOL,
-				       .volume = st->volume,
-				       .group = group,
-				       .node = "status",
-				       .secret = &st->secret},
-				.loops = &st->loop,
-				.n_loops = 1};
+	struct peers_conf pc = {
+		.id = {.role = ROLE_TOOL, .volume = st->volume, .group = group, .node = "status"},
+		.keys = st->keys,
+		.loops = &st->loop,
+		.n_loops = 1};
 	json_t *members = json_array();
 	struct peers *peers = NULL;
 
-	if (st->has_secret && peers_new(&pc, &peers) < 0)
+	if (st->keys && peers_new(&pc, &peers) < 0)
 		peers = NULL;
 	for (size_t i = 0; i < c->n; i++) {
 		const struct member *m = &c->members[i];
@@ -219,7 +224,8 @@ static int collect(struct inquiry *st, json_t *root, struct str *err)
 	return r;
 }
 
-static int prepare(struct inquiry *st, const char *url, const char *secret_file, struct str *err)
+static int prepare(struct inquiry *st, const char *url, const struct keys_conf *keys,
+		   struct str *err)
 {
 	uint64_t deadline = clock_us() + STATUS_TIMEOUT_US;
 	struct generation gen;
@@ -229,23 +235,25 @@ static int prepare(struct inquiry *st, const char *url, const char *secret_file,
 		r = setting_load(st->redis, deadline, &st->setting, err);
 	if (r < 0)
 		return r;
-	r = secret_load(secret_file, &st->secret, err);
+	r = keys_new(keys, &st->keys, err);
 	if (r < 0 && r != -ENOENT)
 		return r;
 	/* without a secret, or before any daemon made a generation, there is nobody to ask */
-	st->has_secret = r == 0 && volume_generation(st->redis, deadline, false, &gen) == 0;
+	if (volume_generation(st->redis, deadline, false, &gen) < 0)
+		keys_free(TAKE_PTR(st->keys));
 	str_reset(err);
-	if (st->has_secret)
+	if (st->keys)
 		st->volume = volume_id(st->setting->uuid, &gen);
 	r = loop_new("status", &st->loop);
 	return r < 0 ? r : pool_new(UINT64_C(1) << 20, 64 << 10, &st->pool);
 }
 
-static int status(struct inquiry *st, const char *url, const char *secret_file, struct str *err)
+static int status(struct inquiry *st, const char *url, const struct keys_conf *keys,
+		  struct str *err)
 {
 	json_t *root = json_object();
 	char *text;
-	int r = prepare(st, url, secret_file, err);
+	int r = prepare(st, url, keys, err);
 
 	st->groups = json_array();
 	if (r == 0)
@@ -262,6 +270,7 @@ static int status(struct inquiry *st, const char *url, const char *secret_file, 
 static int status_run(int argc, char **argv)
 {
 	struct status_conf conf;
+	struct keys_conf keys;
 	struct inquiry st = {.redis = NULL};
 	struct str err = STR_INIT;
 	_cleanup_(freep) char *url = NULL;
@@ -276,16 +285,20 @@ static int status_run(int argc, char **argv)
 		conf_fini(&table, &conf);
 		return r < 0 ? 2 : 0;
 	}
+	keys = (struct keys_conf){
+		.secret_file = conf.secret_file,
+		.tls = {conf.tls_cert, conf.tls_key, conf.tls_ca, conf.tls_name},
+	};
 	url = strdup(args[0]);
 	redis_blank_password(args[0]);
-	r = url ? status(&st, url, conf.secret_file, &err) : -ENOMEM;
+	r = url ? status(&st, url, &keys, &err) : -ENOMEM;
 	if (r < 0)
 		(void)cmd_error("status", "%s", err.len ? str_c(&err) : strerror(-r));
 	loop_free(st.loop);
 	pool_free(st.pool);
 	setting_free(st.setting);
 	redis_free(st.redis);
-	secret_fini(&st.secret);
+	keys_free(st.keys);
 	conf_fini(&table, &conf);
 	str_fini(&err);
 	return r < 0;

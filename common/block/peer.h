@@ -22,7 +22,8 @@ enum {
 };
 
 struct peers_conf {
-	struct hello_id id; /* who we are; secret for TCP */
+	struct hello_id id; /* who we are */
+	struct keys *keys;  /* secret and TLS for TCP; NULL: id.secret, plain */
 	struct loop **loops;
 	unsigned n_loops;
 	uint64_t connect_timeout_us; /* TCP connect and handshake; 0: 1 s */

@@ -5,7 +5,8 @@
  *	IDLE		no socket. A call opens it (conn_open), unless it failed less than
  *			backoff_us ago
  *	RESOLVING	the name is being looked up	-> conn_connect
- *	CONNECTING	-> conn_connected sends HELLO
+ *	CONNECTING	-> TLS where the group speaks it, else conn_greet sends HELLO
+ *	TLS		its handshake goes on		-> conn_greet sends HELLO
  *	HELLO		waits for WELCOME		-> PROOF on TCP, READY on a unix socket
  *	PROOF		waits for OK			-> READY
  *	READY		calls are written and answered (peer_io.c)
@@ -150,6 +151,7 @@ static void conn_shut(struct peer_conn *c)
 		c->fd = -1;
 	}
 	io_free(TAKE_PTR(c->io));
+	tls_free(TAKE_PTR(c->tls));
 	c->doomed = false;
 }
 
@@ -158,7 +160,10 @@ void conn_fail(struct peer_conn *c, int status, const char *why)
 	bool was_ready = c->state == CONN_READY, was_idle = c->state == CONN_IDLE;
 	struct list_node ending, *n;
 	struct peer *p = c->peer;
+	char text[REQ_REASON];
 
+	snprintf(text, sizeof(text), "%s", why); /* it may be the TLS session's, which ends here */
+	why = text;
 	list_init(&ending);
 	list_splice_tail(&ending, &c->sent);
 	list_splice_tail(&ending, &c->queue);
@@ -196,19 +201,45 @@ void conn_update_watch(struct peer_conn *c)
 		return;
 	if (c->state == CONN_CONNECTING)
 		loop_watch_set(&c->watch, LOOP_WRITE);
+	else if (c->state == CONN_TLS)
+		loop_watch_set(&c->watch, tls_wants_write(c->tls) ? LOOP_WRITE : LOOP_READ);
 	else
 		loop_watch_set(&c->watch, LOOP_READ | (io_wants_write(c) ? LOOP_WRITE : 0));
 }
 
-static void conn_hello_id(const struct peer_conn *c, struct hello_id *ret)
+/* who we say we are, until greet_end: the secret may be exchanged afterwards */
+struct greeting {
+	struct hello_id id;
+	uint8_t binding[TLS_BINDING];
+};
+
+static int greet_begin(const struct peer_conn *c, struct greeting *g)
 {
 	struct peers *ps = c->peer->peers;
+	int r;
 
 	mtx_lock(&ps->lock); /* the volume's id may move */
-	*ret = ps->conf.id;
+	g->id = ps->conf.id;
 	mtx_unlock(&ps->lock);
-	if (c->peer->local)
-		ret->secret = NULL;
+	if (c->peer->local) {
+		g->id.secret = NULL;
+		return 0;
+	}
+	if (c->tls) {
+		r = tls_binding(c->tls, g->binding);
+		if (r < 0)
+			return r;
+		g->id.binding = g->binding;
+	}
+	if (ps->conf.keys)
+		g->id.secret = keys_lock(ps->conf.keys);
+	return 0;
+}
+
+static void greet_end(const struct peer_conn *c)
+{
+	if (!c->peer->local)
+		keys_unlock(c->peer->peers->conf.keys);
 }
 
 static void conn_write(struct peer_conn *c)
@@ -221,14 +252,18 @@ static void conn_write(struct peer_conn *c)
 		conn_update_watch(c);
 }
 
-static void conn_connected(struct peer_conn *c)
+static void conn_greet(struct peer_conn *c)
 {
 	uint8_t body[MSG_HELLO_MAX];
-	struct hello_id id;
+	struct greeting g;
 	size_t n;
 
-	conn_hello_id(c, &id);
-	n = hello_ask(&id, io_hello(c->io), body);
+	if (greet_begin(c, &g) < 0) {
+		conn_fail(c, -EPROTO, tls_error(c->tls));
+		return;
+	}
+	n = hello_ask(&g.id, io_hello(c->io), body);
+	greet_end(c);
 	if (n == 0) {
 		conn_fail(c, -EIO, "no random numbers");
 		return;
@@ -236,6 +271,37 @@ static void conn_connected(struct peer_conn *c)
 	io_send_raw(c->io, OP_HELLO, body, n);
 	c->state = CONN_HELLO;
 	conn_write(c);
+}
+
+static void conn_tls(struct peer_conn *c)
+{
+	int r = tls_handshake(c->tls);
+
+	if (r == 0)
+		conn_greet(c);
+	else if (r == -EAGAIN)
+		conn_update_watch(c);
+	else
+		conn_fail(c, r, tls_error(c->tls));
+}
+
+static void conn_connected(struct peer_conn *c)
+{
+	struct tls_ctx *ctx = c->peer->local ? NULL : keys_tls(c->peer->peers->conf.keys);
+	int r;
+
+	if (!ctx) {
+		conn_greet(c);
+		return;
+	}
+	r = tls_new(ctx, c->fd, false, &c->tls);
+	tls_ctx_unref(ctx);
+	if (r < 0) {
+		conn_fail(c, r, strerror(-r));
+		return;
+	}
+	c->state = CONN_TLS;
+	conn_tls(c);
 }
 
 static const char TOO_OLD[] = "the daemon speaks an older version of the protocol";
@@ -273,7 +339,8 @@ static void conn_ready(struct peer_conn *c)
 int conn_handshake(struct peer_conn *c, const struct frame *f, const uint8_t *body)
 {
 	uint8_t proof[MSG_HMAC];
-	struct hello_id id;
+	struct greeting g;
+	bool proves;
 	int r;
 
 	if (f->op != (c->state == CONN_HELLO ? OP_HELLO : OP_PROOF) || f->status == ST_FILLING ||
@@ -282,11 +349,15 @@ int conn_handshake(struct peer_conn *c, const struct frame *f, const uint8_t *bo
 	if (f->status != ST_OK)
 		return msg_status_to_errno(f->status);
 	if (c->state == CONN_HELLO) {
-		conn_hello_id(c, &id);
-		r = hello_prove(&id, io_hello(c->io), body, f->body_len, proof);
+		r = greet_begin(c, &g);
 		if (r < 0)
 			return r;
-		if (id.secret) {
+		r = hello_prove(&g.id, io_hello(c->io), body, f->body_len, proof);
+		proves = g.id.secret;
+		greet_end(c);
+		if (r < 0)
+			return r;
+		if (proves) {
 			io_send_raw(c->io, OP_PROOF, proof, sizeof(proof));
 			c->state = CONN_PROOF;
 			return 0;
@@ -313,7 +384,12 @@ static void conn_events(struct loop_watch *w, unsigned events)
 			conn_connected(c);
 		return;
 	}
-	if (events & LOOP_READ)
+	if (c->state == CONN_TLS) {
+		conn_tls(c);
+		return;
+	}
+	/* over TLS what is read may wait for the socket to be writable */
+	if ((events & LOOP_READ) || c->tls)
 		r = io_read(c, &why);
 	if (r < 0) {
 		conn_fail(c, r, why);
@@ -447,7 +523,7 @@ static void conn_open(struct peer_conn *c)
 	struct peers *ps = c->peer->peers;
 
 	c->state = CONN_RESOLVING;
-	if (!c->peer->local && !ps->conf.id.secret) {
+	if (!c->peer->local && !ps->conf.id.secret && !ps->conf.keys) {
 		conn_fail(c, -EACCES, "TCP needs the group secret");
 		return;
 	}

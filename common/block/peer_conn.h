@@ -23,12 +23,14 @@ struct peer_conn {
 		CONN_IDLE,
 		CONN_RESOLVING,
 		CONN_CONNECTING,
+		CONN_TLS,
 		CONN_HELLO,
 		CONN_PROOF,
 		CONN_READY,
 		CONN_CLOSED,
 	} state;
 	int fd;
+	struct tls *tls; /* NULL: plain */
 	struct loop_watch watch;
 	struct loop_timer handshake, sweep;
 	uint64_t retry_us, backoff_us; /* no connect before retry_us; 0: at once */

@@ -121,7 +121,7 @@ bool io_wants_write(const struct peer_conn *c)
 {
 	const struct conn_io *io = c->io;
 
-	return io->raw_off < io->raw_n || io->tx_n > 0 ||
+	return io->raw_off < io->raw_n || io->tx_n > 0 || (c->tls && tls_wants_write(c->tls)) ||
 	       (c->state == CONN_READY && !list_empty(&c->queue) && io->free_slot != NONE);
 }
 
@@ -215,22 +215,39 @@ static void io_consume(struct conn_io *io, size_t n)
 	}
 }
 
+/* as sendmsg */
+static ssize_t io_send(struct peer_conn *c, const struct iovec *iov, int n)
+{
+	struct msghdr m = {.msg_iov = (struct iovec *)(uintptr_t)iov, .msg_iovlen = (size_t)n};
+	ssize_t r;
+
+	if (!c->tls)
+		return sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+	r = tls_send(c->tls, iov, (unsigned)n);
+	if (r >= 0)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
 int io_write(struct peer_conn *c)
 {
 	struct conn_io *io = c->io;
 
 	for (;;) {
 		struct iovec iov[1 + 3 * TX_MAX];
-		struct msghdr m = {.msg_iov = iov};
 		ssize_t n;
+		int parts, r;
 
 		while (c->state == CONN_READY && io->tx_n < TX_MAX && io->free_slot != NONE &&
 		       !list_empty(&c->queue))
 			io_fill(c);
-		m.msg_iovlen = (size_t)io_iov(io, iov);
-		if (m.msg_iovlen == 0)
-			return 0;
-		n = sendmsg(c->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+		parts = io_iov(io, iov);
+		if (parts == 0) {
+			r = c->tls ? tls_flush(c->tls) : 0;
+			return r == -EAGAIN ? 0 : r;
+		}
+		n = io_send(c, iov, parts);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
@@ -302,6 +319,20 @@ static int io_take_fds(struct conn_io *io, struct msghdr *m)
 	return r;
 }
 
+/* as recv */
+static ssize_t io_recv(struct peer_conn *c, void *p, size_t n)
+{
+	ssize_t r;
+
+	if (!c->tls)
+		return recv(c->fd, p, n, MSG_DONTWAIT);
+	r = tls_recv(c->tls, p, n);
+	if (r >= 0)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
 /* bytes of the header; 0 at the end of the stream */
 static ssize_t io_recv_head(struct peer_conn *c)
 {
@@ -312,7 +343,7 @@ static ssize_t io_recv_head(struct peer_conn *c)
 	ssize_t n;
 
 	if (!c->peer->local)
-		return recv(c->fd, iov.iov_base, iov.iov_len, MSG_DONTWAIT);
+		return io_recv(c, iov.iov_base, iov.iov_len);
 	m.msg_control = control;
 	m.msg_controllen = sizeof(control);
 	n = recvmsg(c->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -329,12 +360,11 @@ static ssize_t io_recv_body(struct peer_conn *c)
 	size_t left = io->f.body_len - io->body_have;
 
 	if (io->call)
-		return recv(c->fd, io->call->in->mem + io->call->in_off + io->body_have, left,
-			    MSG_DONTWAIT);
+		return io_recv(c, io->call->in->mem + io->call->in_off + io->body_have, left);
 	/* small bodies stay readable in scratch, larger ones are only skipped */
 	if (io->f.body_len <= SCRATCH)
-		return recv(c->fd, io->scratch + io->body_have, left, MSG_DONTWAIT);
-	return recv(c->fd, io->scratch, MIN(left, (size_t)SCRATCH), MSG_DONTWAIT);
+		return io_recv(c, io->scratch + io->body_have, left);
+	return io_recv(c, io->scratch, MIN(left, (size_t)SCRATCH));
 }
 
 static struct slot *io_slot(struct conn_io *io, uint64_t id)
@@ -472,7 +502,7 @@ static void io_wait_more(struct peer_conn *c)
 	size_t left = io->in_body ? io->f.body_len - io->body_have : 1;
 	int at = (int)MIN(left, (size_t)WAKE_BYTES);
 
-	if (c->peer->local || at == (io->wake_at ? io->wake_at : 1))
+	if (c->peer->local || c->tls || at == (io->wake_at ? io->wake_at : 1))
 		return;
 	if (setsockopt(c->fd, SOL_SOCKET, SO_RCVLOWAT, &at, sizeof(at)) == 0)
 		io->wake_at = at;
@@ -483,7 +513,8 @@ int io_read(struct peer_conn *c, const char **why)
 	struct conn_io *io = c->io;
 	size_t budget = READ_BUDGET;
 
-	while (budget > 0 && !c->doomed) {
+	/* of what TLS has decrypted already the socket would not tell */
+	while ((budget > 0 || (c->tls && tls_pending(c->tls))) && !c->doomed) {
 		ssize_t n = io->in_body ? io_recv_body(c) : io_recv_head(c);
 		int r = 0;
 
@@ -491,7 +522,9 @@ int io_read(struct peer_conn *c, const char **why)
 			continue;
 		if (n < 0 && errno == EAGAIN)
 			break;
-		*why = n == 0 ? "closed by the daemon" : "receiving failed";
+		*why = n == 0	? "closed by the daemon"
+		       : c->tls ? tls_error(c->tls)
+				: "receiving failed";
 		if (n <= 0)
 			return n == 0 ? -ECONNRESET : -errno;
 		budget -= MIN(budget, (size_t)n);
