@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench, stage meta: metadata beside JuiceFS 1.4.2 on the same volume and Redis, in one run and in turns. run.py calls it."""
 import os
-import re
 import statistics
 import struct
 import subprocess
-import threading
 import time
+
+from lab import commands_of  # run.py says where
 
 NO_CACHES = ("--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0")
 OPS = ("mkdir", "create", "stat", "open", "rename", "unlink", "rmdir")
@@ -85,30 +85,6 @@ def inode(path):
     return os.stat(path).st_ino
 
 
-def commands_of(client, fn):
-    """what Redis was asked meanwhile, scripts' own calls left out, nor the clocks' (sessions, statistics)"""
-    seen, ready = [], threading.Event()
-
-    def listen():
-        with client.monitor() as mon:
-            ready.set()
-            for c in mon.listen():
-                text = c["command"] if isinstance(c["command"], str) else c["command"].decode("latin1")
-                if text == "PING end":
-                    return
-                if c["client_type"] != "lua" and not re.match(r"(GET (usedSpace|totalInodes|setting)$|HSCAN|INFO|PING|SELECT)", text):
-                    seen.append(text[:70])
-    t = threading.Thread(target=listen)
-    t.start()
-    ready.wait()
-    time.sleep(0.1)
-    fn()
-    time.sleep(0.05)
-    client.execute_command("PING", "end")
-    t.join()
-    return seen
-
-
 def round_trips(row, client, m):
     """one at a time, nothing cached in the kernel"""
     print("round trips to Redis of one operation, seen by MONITOR; the kernel's own look-ups before it are told apart")
@@ -137,7 +113,7 @@ def round_trips(row, client, m):
         os.stat(d)
         time.sleep(1.2)
         os.stat(d)
-        scripts = [c.split()[1] if c.startswith("EVALSHA") else c for c in commands_of(client, fn)]
+        scripts = commands_of(client, fn)
         looked = scripts.count(look_up) if look_up else 0
         row("trips", f"{what} (and {looked} look-ups)" if looked else what, len(scripts) - looked, "", f"≤ {most}")
         if look_up is None:  # the first step is a look-up and nothing else

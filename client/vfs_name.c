@@ -76,7 +76,9 @@ int vfs_mknod(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const ch
 	return 0;
 }
 
-int vfs_unlink(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name)
+static int remove_name(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,
+		       int (*remove)(struct meta *m, const struct meta_ctx *c, uint64_t parent,
+				     const char *name))
 {
 	struct names_change change;
 	int r = check_name(v, parent, name, -EPERM);
@@ -85,23 +87,19 @@ int vfs_unlink(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const c
 		return r;
 	c = names_begin(v, c, parent, parent, &change);
 	change.removes = true;
-	r = meta_unlink(v->conf.meta, c, parent, name);
+	r = remove(v->conf.meta, c, parent, name);
 	names_end(v, &change, r);
 	return r;
 }
 
+int vfs_unlink(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name)
+{
+	return remove_name(v, c, parent, name, meta_unlink);
+}
+
 int vfs_rmdir(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name)
 {
-	struct names_change change;
-	int r = check_name(v, parent, name, -EPERM);
-
-	if (r < 0)
-		return r;
-	c = names_begin(v, c, parent, parent, &change);
-	change.removes = true;
-	r = meta_rmdir(v->conf.meta, c, parent, name);
-	names_end(v, &change, r);
-	return r;
+	return remove_name(v, c, parent, name, meta_rmdir);
 }
 
 int vfs_rename(struct vfs *v, const struct meta_ctx *c, uint64_t parent, const char *name,

@@ -324,6 +324,30 @@ def http_get(port, path="/metrics", host="127.0.0.1"):
         return r.read().decode()
 
 
+def commands_of(client, fn):
+    """what Redis was asked meanwhile (of scripts the hash), without scripts' own calls and what clocks do (sessions, statistics)"""
+    seen, ready = [], threading.Event()
+
+    def listen():
+        with client.monitor() as mon:
+            ready.set()
+            for c in mon.listen():
+                text = c["command"] if isinstance(c["command"], str) else c["command"].decode("latin1")
+                if text == "PING end":
+                    return
+                if c["client_type"] != "lua" and not re.match(r"(GET (usedSpace|totalInodes|setting)$|HSCAN|INFO|PING|SELECT)", text):
+                    seen.append(text.split()[1] if text.startswith("EVALSHA") else text[:70])
+    t = threading.Thread(target=listen)
+    t.start()
+    ready.wait()
+    time.sleep(0.1)
+    fn()
+    time.sleep(0.05)
+    client.execute_command("PING", "end")
+    t.join()
+    return seen
+
+
 def parse_metrics(text):
     """{"name{labels}": value} of Prometheus text"""
     out = {}
@@ -343,7 +367,7 @@ class Daemon(Proc):
         self.folder = f"{lab.folder}/d{n}"
         os.makedirs(self.folder, exist_ok=True)
         self.cache = cache_dirs or [f"{self.folder}/cache"]
-        for c in self.cache:
+        for c in self.cache if cache_dirs is None else []:
             os.makedirs(c, exist_ok=True)
         self.secret_file = lab.secret_file(secret)
         self.port, self.http, self.socket = free_port(), free_port(), f"{self.folder}/sock"

@@ -8,7 +8,6 @@
 #include "client/maint/numtable.h"
 #include "client/maint/repair.h"
 #include "common/mtx.h"
-#include "common/thread.h"
 
 enum { THREADS_MAX = 32 };
 
@@ -135,20 +134,6 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* this thread is one of them, so that it is done also where no other can be started */
-static void work_all(struct restore *rs)
-{
-	pthread_t thread[THREADS_MAX];
-	unsigned n = 0;
-
-	while (n + 1 < MIN(rs->conf->threads, (uint64_t)THREADS_MAX) &&
-	       thread_start("restore", work, rs, &thread[n]) == 0)
-		n++;
-	(void)work(rs);
-	while (n)
-		(void)pthread_join(thread[--n], NULL);
-}
-
 static int restore_hour(struct restore *rs, const char *hour)
 {
 	static const struct meta_ctx root = {.uid = 0};
@@ -173,7 +158,7 @@ static int restore_hour(struct restore *rs, const char *hour)
 	rs->dir = d;
 	rs->next = 0;
 	if (r == 0)
-		work_all(rs);
+		maint_threads("restore", MIN(rs->conf->threads, (uint64_t)THREADS_MAX), work, rs);
 	if (r == 0 && __atomic_load_n(&rs->m->progress.cancel, __ATOMIC_RELAXED))
 		r = -EINTR;
 	numtable_fini(&rs->dirs);

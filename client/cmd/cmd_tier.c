@@ -13,9 +13,8 @@
 #include "client/maint/slices.h"
 #include "client/meta/reply.h"
 #include "common/mtx.h"
-#include "common/thread.h"
 
-enum { TIERS = 4, THREADS_MAX = 64 };
+enum { TIERS = 4 };
 
 struct tier_conf {
 	char *tier;
@@ -216,15 +215,7 @@ static void *work(void *arg)
 
 static int work_all(struct tier *t)
 {
-	pthread_t thread[THREADS_MAX];
-	unsigned n = 0;
-
-	while (n + 1 < MIN(t->conf->threads, (uint64_t)THREADS_MAX) &&
-	       thread_start("tier", work, t, &thread[n]) == 0)
-		n++;
-	(void)work(t);
-	while (n)
-		(void)pthread_join(thread[--n], NULL);
+	maint_threads("tier", t->conf->threads, work, t);
 	if (__atomic_load_n(&t->m->progress.cancel, __ATOMIC_RELAXED))
 		return -EINTR;
 	return t->error;

@@ -135,6 +135,19 @@ void maint_engine_free(struct meta *meta)
 	meta_free(meta);
 }
 
+void maint_threads(const char *name, uint64_t n, void *(*fn)(void *arg), void *arg)
+{
+	pthread_t thread[MAINT_THREADS];
+	unsigned others = 0;
+
+	while (others + 1 < MIN(n, (uint64_t)MAINT_THREADS) &&
+	       thread_start(name, fn, arg, &thread[others]) == 0)
+		others++;
+	(void)fn(arg);
+	while (others)
+		(void)pthread_join(thread[--others], NULL);
+}
+
 /* --- progress --- */
 
 static void show(struct maint_bar *b)

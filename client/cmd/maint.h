@@ -43,6 +43,11 @@ void maint_engine_free(struct meta *meta);
 /* Ctrl-C and SIGTERM set progress.cancel; the second one ends the process */
 void maint_catch(struct maint *m, const char *name);
 
+/* fn(arg) in n threads at once, of which this one is one, so that it is done where no other can be
+ * started; at most MAINT_THREADS. Returns when all have. */
+enum { MAINT_THREADS = 64 };
+void maint_threads(const char *name, uint64_t n, void *(*fn)(void *arg), void *arg);
+
 /* Shows "stoke NAME: 1234 FILES, 5.6 GiB" from progress: on a terminal five times a second, on
  * another stderr every ten seconds. bytes: what they are, or NULL. */
 void maint_begin(struct maint *m, const char *files, const char *bytes);

@@ -3,13 +3,10 @@
  * take them from a bounded queue. */
 #include "client/maint/compact_lists.h"
 
-#include <inttypes.h>
-
 #include "client/maint/slices.h"
 #include "client/maint/walk.h"
 #include "client/meta/reply.h"
 #include "common/mtx.h"
-#include "common/parse.h"
 #include "common/workq.h"
 
 enum { WAITING_MAX = 4096, THREADS_MAX = 64, THREADS = 10 };
@@ -100,26 +97,11 @@ static int end(struct compacting *c, int r)
 
 /* --- of the volume --- */
 
-/* "c{inode}_{index}" */
-static bool chunk_parse(const struct scan_item *i, uint64_t *ret_inode, uint64_t *ret_index)
-{
-	char text[40], *bar;
-
-	if (i->name_len < 4 || i->name_len >= sizeof(text))
-		return false;
-	memcpy(text, i->name + 1, i->name_len);
-	bar = strchr(text, '_');
-	if (!bar)
-		return false;
-	*bar = '\0';
-	return parse_u64(text, UINT64_MAX, ret_inode) == 0 &&
-	       parse_u64(bar + 1, UINT32_MAX, ret_index) == 0;
-}
-
 static int all_page(void *arg, size_t n, const struct scan_item *items)
 {
 	struct compacting *c = arg;
-	uint64_t inode, index;
+	uint64_t inode;
+	uint32_t index;
 	struct pipe pipe;
 	int r = 0;
 
@@ -132,9 +114,9 @@ static int all_page(void *arg, size_t n, const struct scan_item *items)
 		r = pipe_run(&pipe);
 		for (size_t i = 0; i < k && !r; i++) {
 			if (reply_int(pipe.reply[i]) < 2 ||
-			    !chunk_parse(&items[at + i], &inode, &index))
+			    !slices_chunk_key(&items[at + i], &inode, &index))
 				continue;
-			r = push(c, inode, (uint32_t)index);
+			r = push(c, inode, index);
 			__atomic_add_fetch(&c->p->files, 1, __ATOMIC_RELAXED);
 		}
 		pipe_fini(&pipe);

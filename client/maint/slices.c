@@ -21,7 +21,7 @@ void slices_fini(struct slices *s)
 
 /* --- lists --- */
 
-static bool chunk_key(const struct scan_item *it, uint64_t *ret_inode, uint32_t *ret_index)
+bool slices_chunk_key(const struct scan_item *it, uint64_t *ret_inode, uint32_t *ret_index)
 {
 	const char *under = memchr(it->name, '_', it->name_len);
 	uint64_t index;
@@ -68,7 +68,7 @@ static int each_lists(const struct each *e, const struct scan_item *items, size_
 
 	pipe_init(&p, e->scan);
 	for (size_t i = 0; i < n; i++) {
-		if (chunk_key(&items[i], &inode[p.n], &index[p.n]))
+		if (slices_chunk_key(&items[i], &inode[p.n], &index[p.n]))
 			pipe_add(&p, "LRANGE", items[i].name, "0", "-1", (char *)NULL);
 	}
 	r = pipe_run(&p);
@@ -248,7 +248,7 @@ static int read_lists(struct reading *rd, const struct scan_item *items, size_t 
 
 	pipe_init(&p, rd->scan);
 	for (size_t i = 0; i < n; i++) {
-		if (!chunk_key(&items[i], &inode[kept], &index[kept]))
+		if (!slices_chunk_key(&items[i], &inode[kept], &index[kept]))
 			continue;
 		pipe_add(&p, "LRANGE", items[i].name, "0", "-1", (char *)NULL);
 		pipe_add_inode(&p, "EXISTS", "i", inode[kept++]);

