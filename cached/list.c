@@ -20,21 +20,6 @@ static int asker_find(const struct cluster *c, uint64_t digest)
 	return -1;
 }
 
-/* the snapshot in which this member has that weight; a reference, NULL: no memory */
-static struct cluster *cluster_weighing(struct cluster *c, int member, uint32_t weight)
-{
-	_cleanup_(freep) struct member *m = NULL;
-
-	if (c->members[member].weight == weight)
-		return cluster_ref(c);
-	m = calloc(c->n, sizeof(*m));
-	if (!m)
-		return NULL;
-	memcpy(m, c->members, c->n * sizeof(*m));
-	m[member].weight = weight;
-	return cluster_next(c, c->version, m, c->n);
-}
-
 /* appends those keys of the next steps that are the asker's; the next cursor */
 static uint64_t list_steps(struct store *s, const struct cluster *c, int member, uint64_t cursor,
 			   uint8_t *body, size_t *io_len)
@@ -64,31 +49,25 @@ static uint64_t list_steps(struct store *s, const struct cluster *c, int member,
 void serve_list(struct call *k, const uint8_t *body)
 {
 	const struct server_conf *conf = k->conn->worker->conf;
-	struct cluster *c = conf->view ? cluster_view_get(conf->view) : NULL, *then = NULL;
-	uint8_t *out = NULL;
+	struct cluster *c = conf->view ? cluster_view_get(conf->view) : NULL;
 	size_t len = MSG_LIST_HEAD;
 	struct msg_list l;
+	uint8_t *out;
 	int member;
 
-	if (msg_list_decode(body, k->frame.body_len, &l) < 0 || l.weight > MEMBER_WEIGHT_MAX) {
+	if (msg_list_decode(body, k->frame.body_len, &l) < 0) {
 		answer_status(k, ST_BAD_REQUEST, NULL);
 		cluster_unref(c);
 		return;
 	}
 	member = c ? asker_find(c, l.member) : -1;
-	if (member >= 0) {
-		then = cluster_weighing(c, member, l.weight);
-		out = malloc(FRAME_LIST_MAX);
-	}
-	if (member < 0) {
+	if (member < 0 || c->members[member].weight != l.weight) {
 		answer_status(k, ST_STALE, NULL);
-	} else if (!then || !out) {
+	} else if (!(out = malloc(FRAME_LIST_MAX))) {
 		answer_status(k, ST_NO_MEMORY, NULL);
 	} else {
-		put64(out, list_steps(conf->store, then, member, l.cursor, out, &len));
-		answer_bytes(k, ST_OK, TAKE_PTR(out), len);
+		put64(out, list_steps(conf->store, c, member, l.cursor, out, &len));
+		answer_bytes(k, ST_OK, out, len);
 	}
-	free(out);
-	cluster_unref(then);
 	cluster_unref(c);
 }

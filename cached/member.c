@@ -6,16 +6,8 @@
  *	parted		Redis is away, or the volume is gone from it: the last snapshot stays in
  *			force; said once, and once when it is over
  *
- * What the member is, and what has to be copied first (mover.h):
- *
- *	joining		pull				-> active
- *	joining, asked to leave		push		-> gone
- *	active		nothing
- *	active, just started (it was a member already), or asked to stay after all: others served
- *			its keys meanwhile		pull, and then nothing
- *	active, to have another weight	pull, push	-> active with that weight
- *	draining	(asked to leave) push		-> gone
- *	gone		asked to leave, and did; or a consumer: follows the group
+ * What it is and what has to be copied first: mover.h. It is gone when it was asked to leave and did,
+ * or is a consumer: then it only follows the group.
  *
  * The registry says what the member is; what is done here is to ask for the next step. */
 #include "cached/member.h"
@@ -39,7 +31,7 @@ struct membership {
 	int parted;	    /* why, 0: not */
 	struct member self; /* as it is registered */
 	bool drain, gone;
-	bool catch_up; /* as an active member */
+
 	struct mover_goal goal;
 	pthread_t thread;
 	struct mtx lock;
@@ -139,46 +131,25 @@ static int beat(struct membership *m, uint64_t deadline_us)
 
 static int join(struct membership *m, uint64_t deadline_us)
 {
-	int r;
-
 	m->self = m->conf.self;
 	m->self.state = m->conf.join_now ? MEMBER_ACTIVE : MEMBER_JOINING;
-	r = say(m, deadline_us, &m->self, m->conf.join_now ? BEAT_FORCED : BEAT_FIRST);
-	m->catch_up = r == 0 && !m->conf.join_now && m->self.state == MEMBER_ACTIVE &&
-		      m->seen->active > 1;
-	return r;
+	return say(m, deadline_us, &m->self, m->conf.join_now ? BEAT_FORCED : BEAT_FIRST);
 }
 
 /* --- the way through the group --- */
 
-static void set_goal(struct membership *m, unsigned tasks, uint32_t weight, bool leave)
+static void choose_goal(struct membership *m)
 {
-	struct mover_goal g = {.tasks = tasks, .weight = weight, .leave = leave};
+	struct mover_goal g = {.tasks = 0};
 
+	if (!m->gone)
+		g = mover_choose(&m->self, m->conf.self.weight, m->drain);
 	if (g.tasks != m->goal.tasks || g.weight != m->goal.weight || g.leave != m->goal.leave) {
 		g.since_us = clock_us() + KNOWN_US;
 		m->goal = g;
 	}
-	__atomic_store_n(&m->conf.view->catching_up, m->self.state == MEMBER_ACTIVE && m->catch_up,
-			 __ATOMIC_RELAXED);
 	if (m->conf.mover)
 		mover_set(m->conf.mover, &m->goal);
-}
-
-static void choose_goal(struct membership *m)
-{
-	if (m->gone)
-		set_goal(m, 0, 0, false);
-	else if (m->drain)
-		set_goal(m, MOVER_PUSH, 0, true);
-	else if (m->self.state == MEMBER_JOINING)
-		set_goal(m, MOVER_PULL, m->self.weight, false);
-	else if (m->self.weight != m->conf.self.weight)
-		set_goal(m, MOVER_PULL | MOVER_PUSH, m->conf.self.weight, false);
-	else if (m->catch_up)
-		set_goal(m, MOVER_PULL, m->self.weight, false);
-	else
-		set_goal(m, 0, 0, false);
 }
 
 static bool goal_reached(struct membership *m)
@@ -186,23 +157,6 @@ static bool goal_reached(struct membership *m)
 	if (!m->goal.tasks)
 		return false;
 	return !m->conf.mover || mover_done(m->conf.mover, m->seen);
-}
-
-/* in or out of the draining state, which needs no copying first */
-static int change_mind(struct membership *m, uint64_t deadline_us, bool *ret_changed)
-{
-	struct member want = m->self;
-
-	if (m->drain && m->self.state == MEMBER_ACTIVE) {
-		want.state = MEMBER_DRAINING;
-	} else if (!m->drain && m->self.state == MEMBER_DRAINING) {
-		want.state = MEMBER_ACTIVE;
-		m->catch_up = true;
-	} else {
-		return 0;
-	}
-	*ret_changed = true;
-	return say(m, deadline_us, &want, BEAT_AGAIN);
 }
 
 static int leave(struct membership *m, uint64_t deadline_us)
@@ -224,18 +178,11 @@ static int leave(struct membership *m, uint64_t deadline_us)
 /* all was copied for it; in force only when nobody changed anything meanwhile */
 static int next_state(struct membership *m, uint64_t deadline_us)
 {
-	struct member want = m->self;
+	struct member want;
 
-	if (m->drain)
+	if (m->goal.leave)
 		return leave(m, deadline_us);
-	if (m->self.state == MEMBER_JOINING) {
-		want.state = MEMBER_ACTIVE;
-	} else if (m->self.weight != m->conf.self.weight) {
-		want.weight = m->conf.self.weight;
-	} else {
-		m->catch_up = false;
-		return 0;
-	}
+	want = mover_next(&m->self, &m->goal);
 	return say(m, deadline_us, &want, BEAT_IF_SAME);
 }
 
@@ -244,16 +191,19 @@ static int steps(struct membership *m, uint64_t deadline_us)
 	int r = 0;
 
 	for (unsigned i = 0; r == 0 && i < STEPS && !m->gone; i++) {
-		bool changed = false;
+		struct member want;
 
-		r = change_mind(m, deadline_us, &changed);
+		if (mover_turn(&m->self, m->conf.self.weight, m->drain, &want)) {
+			r = say(m, deadline_us, &want, BEAT_AGAIN);
+			continue;
+		}
 		choose_goal(m);
-		if (r == 0 && goal_reached(m))
-			r = next_state(m, deadline_us);
-		else if (!changed)
-			break;
+		if (!goal_reached(m))
+			return r;
+		r = next_state(m, deadline_us);
 	}
-	choose_goal(m);
+	if (r == 0)
+		choose_goal(m);
 	return r;
 }
 

@@ -444,7 +444,7 @@ static int pull_listed(struct pass *p, struct peer *peer, const uint8_t *b, size
 static int pull_from(struct pass *p, struct peer *peer)
 {
 	struct mover *m = p->m;
-	struct msg_list l = {.weight = p->goal.weight,
+	struct msg_list l = {.weight = p->base->members[p->self].weight,
 			     .member = hash64(m->conf.self, strlen(m->conf.self))};
 	struct buf *in = take_memory(m, FRAME_LIST_MAX);
 	int r = in ? 0 : -ENOMEM;
@@ -542,7 +542,7 @@ static void pass_push(struct pass *p)
 	uint64_t n = pass_own(p, NULL);
 
 	/* nobody to give anything to yet: who joins gets it from us, and then is active */
-	if (p->goal.leave && t->active == 0 && t->serving > 0)
+	if (t->active == 0 && t->serving > 0)
 		pass_missed(p);
 	mtx_lock(&p->m->lock);
 	p->m->to_move += n;

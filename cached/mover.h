@@ -7,12 +7,18 @@
  *	pull	Before a member becomes active, its point cuts off what lies behind it on each path
  *		that it is on. So it asks everybody (LIST) for what they hold of those keys, and gets
  *		it from them (GET with NO_FILL: never from the object store).
- *	push	Before a member leaves, or before its weight falls, it tells (FILL) the end of each
- *		path that it drops out of, the active member there, to get the block: from it.
+ *	push	Before a member leaves, or has a smaller weight, it is draining: it gets nothing new. Then
+ *		it tells (FILL) the end of each path that it drops out of, the active member there, to
+ *		get the block: from it.
+ *
+ *	joining -> active			when all is pulled
+ *	active -> joining			at once: after a start, with a larger weight
+ *	joining, active -> draining		at once: to leave, to have a smaller weight
+ *	draining -> gone, joining (smaller)	when all is pushed
+ *	draining -> joining			at once: it stays after all
  *
  * What was done holds as long as nobody else did what undoes it (mover_holds); the registry lets a
- * member become active, leave or change its weight only as long as nothing changed that it has not
- * seen. */
+ * member become active or drop out of paths only as long as nothing changed that it has not seen. */
 #ifndef STOKE_CACHED_MOVER_H
 #define STOKE_CACHED_MOVER_H
 
@@ -37,11 +43,11 @@ struct mover_conf { /* all of it outlives the mover */
 
 enum mover_task { MOVER_PULL = 1, MOVER_PUSH = 2 };
 
-/* what the member wants to be; 0 tasks: nothing to do */
+/* what has to be copied before what; tasks 0: nothing */
 struct mover_goal {
-	unsigned tasks;
-	uint32_t weight; /* the one that it will have, or has */
-	bool leave;	 /* push everything */
+	unsigned tasks;	 /* one of them, or 0 */
+	uint32_t weight; /* the one that it will have */
+	bool leave;
 	/* A pass that began before may have missed what came by those who did not know of us yet */
 	uint64_t since_us;
 };
@@ -58,7 +64,7 @@ bool mover_done(struct mover *m, const struct cluster *now);
 void mover_progress(struct mover *m, uint64_t *ret_moved, uint64_t *ret_to_move);
 void mover_set_limit(struct mover *m, uint64_t bytes);
 
-/* what was done for these tasks in base still holds in now. Pure */
+/* what was done for these tasks in base still holds in now, which came from it by cluster_next. Pure */
 bool mover_holds(const struct cluster *base, const struct cluster *now, const char *self,
 		 unsigned tasks);
 /* The snapshot that the goal leads to: self active with that weight, or gone. A reference, NULL: no
@@ -69,5 +75,13 @@ struct cluster *mover_target(const struct cluster *base, const char *self,
  * base, or -1: nobody. Pure */
 int mover_heir(const struct cluster *base, const struct cluster *target, const char *self,
 	       const struct block_key *k);
+
+/* The turn that a member takes at once, which needs no copying: true and what it says of itself then.
+ * weight: the one that it is to have. Pure */
+bool mover_turn(const struct member *self, uint32_t weight, bool leave, struct member *ret);
+/* what it has to copy, when there is no such turn; since_us is left 0. Pure */
+struct mover_goal mover_choose(const struct member *self, uint32_t weight, bool leave);
+/* what it is when that is done, unless it leaves. Pure */
+struct member mover_next(const struct member *self, const struct mover_goal *goal);
 
 #endif

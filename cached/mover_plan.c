@@ -2,19 +2,6 @@
 /* What has to be copied, and how long it counts. Pure. */
 #include "cached/mover.h"
 
-static bool pull_holds(const struct member *before, const struct member *now)
-{
-	if (!before) /* who came makes paths longer, or copied what he hides */
-		return true;
-	if (before->weight == 0 && (!now || now->weight == 0))
-		return true;
-	/* a block may have gone from him to one whom we asked before it was there */
-	if (!now || now->weight != before->weight)
-		return false;
-	return now->state == before->state ||
-	       (before->state == MEMBER_JOINING && now->state == MEMBER_ACTIVE);
-}
-
 static bool is_active(const struct member *m)
 {
 	return m && m->weight > 0 && m->state == MEMBER_ACTIVE;
@@ -32,6 +19,12 @@ bool mover_holds(const struct cluster *base, const struct cluster *now, const ch
 {
 	size_t i = 0, k = 0;
 
+	/* A block may have gone from one whom we asked too early to one whom we asked too late. Who
+	 * comes does no harm: he makes paths longer, or has copied what he hides. */
+	if (tasks & MOVER_PULL && base->losses != now->losses)
+		return false;
+	if (!(tasks & MOVER_PUSH))
+		return true;
 	while (i < base->n || k < now->n) {
 		const struct member *b = i < base->n ? &base->members[i] : NULL;
 		const struct member *n = k < now->n ? &now->members[k] : NULL;
@@ -43,8 +36,7 @@ bool mover_holds(const struct cluster *base, const struct cluster *now, const ch
 		k += d >= 0;
 		if (strcmp((b ? b : n)->id, self) == 0)
 			continue;
-		if ((tasks & MOVER_PULL && !pull_holds(b, n)) ||
-		    (tasks & MOVER_PUSH && !push_holds(b, n)))
+		if (!push_holds(b, n))
 			return false;
 	}
 	return true;
@@ -84,4 +76,47 @@ int mover_heir(const struct cluster *base, const struct cluster *target, const c
 		return -1;
 	heir = cluster_find_active(target, k);
 	return heir < 0 ? -1 : cluster_index(base, target->members[heir].id);
+}
+
+bool mover_turn(const struct member *self, uint32_t weight, bool leave, struct member *ret)
+{
+	struct member m = *self;
+
+	if (leave || weight < self->weight) {
+		m.state = MEMBER_DRAINING;
+	} else if (weight > self->weight) {
+		m.weight = weight;
+		m.state = MEMBER_JOINING;
+	} else if (self->state == MEMBER_DRAINING) {
+		m.state = MEMBER_JOINING;
+	}
+	if (m.state == self->state && m.weight == self->weight)
+		return false;
+	*ret = m;
+	return true;
+}
+
+struct mover_goal mover_choose(const struct member *self, uint32_t weight, bool leave)
+{
+	struct mover_goal g = {.weight = weight, .leave = leave};
+
+	if (self->state == MEMBER_DRAINING)
+		g.tasks = MOVER_PUSH;
+	else if (self->state == MEMBER_JOINING)
+		g.tasks = MOVER_PULL;
+	return g;
+}
+
+struct member mover_next(const struct member *self, const struct mover_goal *goal)
+{
+	struct member m = *self;
+
+	assert(!goal->leave);
+	if (goal->tasks == MOVER_PULL) {
+		m.state = MEMBER_ACTIVE;
+	} else {
+		m.state = MEMBER_JOINING;
+		m.weight = goal->weight;
+	}
+	return m;
 }

@@ -66,7 +66,7 @@ struct msg_stat {
 	uint64_t pinned_blocks, pinned_bytes; /* version 2 */
 };
 
-/* LIST: the walk's cursor (0: from the start), the weight that the asking member has or will have,
+/* LIST: the walk's cursor (0: from the start), the weight that the asking member has,
  * and XXH3-64 of its id. Answer: the next cursor (0: that was all), then keys without their volume,
  * which is the connection's. */
 struct msg_list {

@@ -150,6 +150,26 @@ static void cluster_summarize(struct cluster *c)
 	}
 }
 
+static uint64_t cluster_count_losses(const struct cluster *old, const struct cluster *c)
+{
+	uint64_t losses = old->losses;
+
+	for (size_t i = 0, k = 0; i < old->n; i++) {
+		const struct member *was = &old->members[i], *is;
+
+		while (k < c->n && member_cmp(&c->members[k], was) < 0)
+			k++;
+		is = k < c->n && member_cmp(&c->members[k], was) == 0 ? &c->members[k] : NULL;
+		if (was->weight == 0 ||
+		    (is && is->weight == was->weight &&
+		     (is->state == was->state ||
+		      (was->state == MEMBER_JOINING && is->state == MEMBER_ACTIVE))))
+			continue;
+		losses++;
+	}
+	return losses;
+}
+
 struct cluster *cluster_next(const struct cluster *old, uint64_t version,
 			     const struct member *members, size_t n)
 {
@@ -176,6 +196,8 @@ struct cluster *cluster_next(const struct cluster *old, uint64_t version,
 	if (cluster_ring(c, old) < 0)
 		return NULL;
 	cluster_summarize(c);
+	if (old)
+		c->losses = cluster_count_losses(old, c);
 	return TAKE_PTR(c);
 }
 
@@ -446,7 +468,6 @@ void cluster_view_init(struct cluster_view *v)
 {
 	mtx_init(&v->lock);
 	v->current = NULL;
-	v->catching_up = false;
 }
 
 void cluster_view_fini(struct cluster_view *v)

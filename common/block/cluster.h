@@ -50,6 +50,9 @@ struct cluster { /* read only */
 	size_t serving;	       /* joining or active, with a weight */
 	size_t holding;	       /* active or draining, with a weight */
 	size_t active;	       /* with a weight */
+	/* so often, as far as this process knows, a member with a weight went: it left or began to,
+	 * was started anew, or changed its weight */
+	uint64_t losses;
 };
 
 /* what came from outside: id and addr are printable texts that end, a socket path has port 0 and
@@ -57,7 +60,8 @@ struct cluster { /* read only */
 bool member_valid(const struct member *m);
 /* copies members (valid, ids unique); NULL: no memory */
 struct cluster *cluster_new(uint64_t version, const struct member *members, size_t n);
-/* the same, in less time when little changed since old (may be NULL, keeps its reference) */
+/* the same, in less time when little changed since old (may be NULL, keeps its reference), and losses
+ * go on from there */
 struct cluster *cluster_next(const struct cluster *old, uint64_t version,
 			     const struct member *members, size_t n);
 struct cluster *cluster_ref(struct cluster *c);
@@ -90,9 +94,6 @@ int cluster_decode(const struct cluster *old, const uint8_t *p, size_t n, struct
 struct cluster_view {
 	struct mtx lock;
 	struct cluster *current;
-	/* atomic: this member was away, and has not copied yet what its successors got meanwhile: on
-	 * a miss they are asked, too */
-	bool catching_up;
 };
 void cluster_view_init(struct cluster_view *v);
 void cluster_view_fini(struct cluster_view *v);

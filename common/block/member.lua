@@ -12,8 +12,8 @@
 --       7 _groups   set of names
 --       8 notes     hash "drain id" -> 1: asked to leave; "progress id" -> "moved to_move"
 -- ARGV  1 mode  2 the caller's ring version  3 group  4 id  5 record
---       6 kind      of a beat: first (of a process: state and weight of a record that is there
---                   stay), forced (no rule applies to the state); of a beat or leave: same (only
+--       6 kind      of a beat: first (of a process: it is joining again, under the weight that the
+--                   record has), forced (no rule applies to the state); of a beat or leave: same (only
 --                   if the ring version is the caller's; a beat is a sign of life all the same)
 --       7 slowed    1: the object store told the member to slow down
 --       8 progress  "moved to_move", or empty
@@ -27,8 +27,7 @@
 -- reply {0} no volume | {1, gen, ver, kind, drain, slowed_ago, count, id, record, id, record, ...}
 --       kind 0 nothing new, 1 changes (an empty record: gone), 2 everybody; drain 1: this member is
 --       asked to leave; slowed_ago in ms, -1 never; count of the members
--- A new member is joining (1); it is active (2) at once when nobody is active or draining (3). One
--- that lapsed and comes back says that it is active, and is joining all the same: others have
+-- A new member is joining (1); it is active (2) at once when it is the only one. One that lapsed and comes back says that it is active, and is joining all the same: others have
 -- served its keys meanwhile.
 if redis.replicate_commands then pcall(redis.replicate_commands) end
 
@@ -103,25 +102,19 @@ local function gone(m)
 	if redis.call('HDEL', KEYS[3], m) == 1 then change(m) end
 end
 
--- somebody whose keys a new member has to copy first
-local function anybody()
-	for _, r in ipairs(redis.call('HVALS', KEYS[3])) do
-		if string.find(r, '^[23] ') then return true end
-	end
-	return false
-end
-
 -- the record as it is written: what the member says, and the rules
 local function admitted()
 	local have = redis.call('HGET', KEYS[3], id)
 	if how == 'same' and (theirs ~= ver or not have) then return have or record end
 	if how == 'forced' then return record end
-	local kept = how == 'first' and have and string.match(have, '^[23] %d+ ')
-	if kept then record = kept .. string.match(record, '^%d+ %d+ (.*)$') end
+	local weight = how == 'first' and have and string.match(have, '^%d+ (%d+) ')
+	if weight then
+		record = '1 ' .. weight .. string.match(record, '^%d+ %d+( .*)$')
+	end
 	local state, rest = string.match(record, '^(%d+)( .*)$')
-	if have and string.sub(have, 1, 2) == state .. ' ' and state ~= '1' then return record end
-	if state == '1' and record ~= have and not anybody() then return '2' .. rest end
-	if state == '2' and not have and now >= settle and anybody() then return '1' .. rest end
+	local others = count > (have and 1 or 0)
+	if state == '1' and record ~= have and not others then return '2' .. rest end
+	if state == '2' and not have and now >= settle and others then return '1' .. rest end
 	return record
 end
 

@@ -169,7 +169,8 @@ static int changes_read(const struct redis_reply *reply, struct member **ret, si
 static int cluster_changed(const struct cluster *old, bool everybody, uint64_t version,
 			   const struct member *change, size_t n, struct cluster **ret)
 {
-	size_t have = old && !everybody ? old->n : 0, i = 0, k = 0, all = 0;
+	size_t have = old && !everybody ? old->n : 0, i = 0, k = 0, all = 0,
+	       passed_by = everybody && old;
 	_cleanup_(freep) struct member *m = calloc(have + n + 1, sizeof(*m));
 
 	if (!m)
@@ -182,13 +183,16 @@ static int cluster_changed(const struct cluster *old, bool everybody, uint64_t v
 		else if (change[k].state)
 			m[all++] = change[k++];
 		else
-			k++;
+			passed_by += change[k++].state == 0 && d > 0; /* came and went meanwhile */
 		i += d == 0;
 	}
 	if (all > CLUSTER_MEMBERS_MAX)
 		return -EPROTO;
 	*ret = cluster_next(old, version, m, all);
-	return *ret ? 0 : -ENOMEM;
+	if (!*ret)
+		return -ENOMEM;
+	(*ret)->losses += passed_by;
+	return 0;
 }
 
 enum answer_kind { SAME, CHANGES, EVERYBODY };

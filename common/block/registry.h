@@ -19,8 +19,8 @@ int registry_new(struct redis *r, const char *group, struct registry **ret);
 void registry_free(struct registry *g);
 enum beat_kind {
 	BEAT_AGAIN = 0,
-	/* this process's first: of a record that is there, as active or draining, state and weight
-	 * stay, whatever self says */
+	/* This process's first. A member that is there already is joining again, for others served
+	 * its keys meanwhile, and with the weight that it had: what that made its own it holds. */
 	BEAT_FIRST,
 	/* what self says counts, without the rule for new members */
 	BEAT_FORCED,
@@ -51,7 +51,7 @@ struct registry_beat {
  * CLUSTER_MEMBERS_MAX are there. -EINVAL: not member_valid(self).
  *
  * What is registered may differ from self, and is what counts: a new member is joining, or active
- * at once when nobody is active or draining; who lapsed and says that it is active is joining. */
+ * at once when it is the only one; who lapsed and says that it is active is joining. */
 int registry_heartbeat(struct registry *g, uint64_t deadline_us, struct registry_beat *beat,
 		       struct cluster **io, struct generation *ret_gen);
 /* The same for one who only asks. Once a second: every call, of members or of those who ask, is a

@@ -102,14 +102,11 @@ static bool pick_for_sub_group(struct pick *k)
 	return true;
 }
 
-/* the others on the path, and who stood in for us */
+/* the others on the path */
 static void pick_path(struct pick *k)
 {
-	uint32_t m[PEER_TARGETS + 1 + PEER_OWNERS];
-	size_t found = cluster_find_path(k->c, &k->req->key, m, PEER_TARGETS + 1);
-
-	if (__atomic_load_n(&k->sp->conf.view->catching_up, __ATOMIC_RELAXED))
-		found += cluster_find(k->c, &k->req->key, m + found, PEER_OWNERS);
+	uint32_t m[PEER_TARGETS + 1];
+	size_t found = cluster_find_path(k->c, &k->req->key, m, ARRAY_LEN(m));
 
 	for (size_t i = 0; i < found; i++) {
 		struct peer *p = member_peer(k->sp, &k->c->members[m[i]]);
