@@ -18,6 +18,7 @@
 #include "cached/index.h"
 #include "cached/member.h"
 #include "cached/mover.h"
+#include "cached/scrub.h"
 #include "cached/worker.h"
 #include "common/clock.h"
 #include "common/http.h"
@@ -69,6 +70,7 @@ struct daemon {
 	struct http *http;
 	struct mover *mover;
 	struct membership *membership;
+	struct scrub *scrub;
 	unsigned max_conns, max_open;
 	atomic_bool ready, replaced;
 };
@@ -648,6 +650,24 @@ static int join(struct daemon *d, struct member *self, struct str *err)
 	return r;
 }
 
+/* --- scrubber --- */
+
+static int start_scrub(struct daemon *d, struct str *err)
+{
+	uint64_t rate = SCRUB_WEEKLY;
+	int r = 0;
+
+	if (strcmp(d->conf.scrub_rate, "weekly") != 0) {
+		r = parse_size(d->conf.scrub_rate, 1, &rate);
+		if (r < 0)
+			str_addf(err, "--scrub-rate %s: give bytes a second (1M), weekly, or 0",
+				 d->conf.scrub_rate);
+		if (r < 0 || rate == 0)
+			return r;
+	}
+	return scrub_start(d->store, rate, &d->scrub);
+}
+
 /* --- start and stop --- */
 
 static int open_keys(struct daemon *d, struct str *err)
@@ -705,6 +725,8 @@ static int start(struct daemon *d, const char *meta, struct str *err)
 		r = open_metrics(d, &metrics_port, err);
 	if (r == 0)
 		r = join(d, &self, err);
+	if (r == 0)
+		r = start_scrub(d, err);
 	if (r < 0)
 		return r;
 	store_clean(d->store);
@@ -738,6 +760,7 @@ bool daemon_stop(struct daemon *d)
 	if (!d)
 		return true;
 	atomic_store_explicit(&d->ready, false, memory_order_relaxed);
+	scrub_stop(TAKE_PTR(d->scrub));
 	mover_stop(d->mover);
 	membership_stop(TAKE_PTR(d->membership));
 	mover_free(TAKE_PTR(d->mover));
