@@ -82,17 +82,18 @@ static void set_aside(struct disk *d, unsigned state, const char *what)
 
 	if (!worsen(h, state))
 		return;
-	metric_add(d->metrics.set_aside, 1);
 	mtx_lock(&h->lock);
 	said = h->said;
 	h->said = true;
 	h->pause_us = PROBE_FIRST_US;
 	cond_broadcast(&h->wake);
 	mtx_unlock(&h->lock);
-	if (!said || state == DISK_AWAY)
+	if (!said) {
+		metric_add(d->metrics.set_aside, 1);
 		log_warn("cache directory %s is set aside%s: %s; it is tried again, and taken back "
 			 "when it works",
 			 d->dir, state == DISK_READ_ONLY ? " for new blocks" : "", what);
+	}
 	diskq_shut(d->q[DISK_WRITES]);
 	if (state == DISK_AWAY)
 		diskq_shut(d->q[DISK_READS]);
