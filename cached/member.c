@@ -167,6 +167,7 @@ static int leave(struct membership *m, uint64_t deadline_us)
 	if (r < 0)
 		return r;
 	m->gone = cluster_index(m->seen, m->self.id) < 0;
+	__atomic_store_n(&m->conf.view->consumer, m->gone, __ATOMIC_RELAXED);
 	take_seen(m, before);
 	if (m->gone)
 		log_info("group %s: this member has moved what it held and left; it goes on as a "
@@ -265,6 +266,7 @@ int membership_start(const struct member_conf *conf, uint64_t deadline_us, struc
 	m->conf = *conf;
 	m->generation = conf->generation;
 	m->gone = conf->consumer || !conf->group;
+	__atomic_store_n(&conf->view->consumer, m->gone, __ATOMIC_RELAXED);
 	mtx_init(&m->lock);
 	cond_init(&m->wake);
 	if (conf->group)

@@ -468,6 +468,7 @@ void cluster_view_init(struct cluster_view *v)
 {
 	mtx_init(&v->lock);
 	v->current = NULL;
+	v->consumer = false;
 }
 
 void cluster_view_fini(struct cluster_view *v)

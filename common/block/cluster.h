@@ -94,6 +94,7 @@ int cluster_decode(const struct cluster *old, const uint8_t *p, size_t n, struct
 struct cluster_view {
 	struct mtx lock;
 	struct cluster *current;
+	bool consumer; /* atomic, a daemon's: it is no member, and nobody waits for it */
 };
 void cluster_view_init(struct cluster_view *v);
 void cluster_view_fini(struct cluster_view *v);

@@ -9,6 +9,7 @@
 #include "common/block/cluster.h"
 #include "common/block/hello.h"
 #include "common/block/source.h"
+#include "common/diskq.h"
 
 struct peers; /* all of them */
 struct peer;  /* one daemon; lives as long as peers */
@@ -127,7 +128,7 @@ enum source_peer_mode {
 	PEER_OWNER,
 	/* Daemon, as a member: the others on the block's path (cluster.h), NO_FILL, 300 ms for each
 	 * (5 s when he is getting it from the object store); never itself. As owner in its
-	 * sub-group's ring alone: the whole ring's owner. No member: as a mount. Who is asked by a
+	 * sub-group's ring alone: the whole ring's owner. As a consumer: as a mount. Who is asked by a
 	 * member (REQ_MEMBER) asks others by NO_FILL only: so there are no loops, whatever the
 	 * rings are. */
 	PEER_HOLDER,
@@ -141,7 +142,7 @@ struct source_peer_conf {
 	const char *self;
 	const char *socket;    /* its unix socket; NULL: none */
 	const char *sub_group; /* NULL: none */
-	struct workq *disk;    /* reads passed descriptors that are not warm; needed with socket */
+	struct diskq *disk;    /* reads passed descriptors that are not warm; needed with socket */
 	uint64_t remote_us;    /* a peer may be silent for so long (--remote-timeout); 0: 5 s */
 };
 /* Each try is a fork with memory of its own, and the request's reservation is given back for as

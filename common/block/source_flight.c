@@ -57,14 +57,17 @@ static bool joins(const struct hash_node *n, const void *arg)
 	const struct fetch *f = container_of(n, const struct fetch, node);
 	const struct block_req *req = arg;
 
-	/* who asks without filling, or for another member, may be what a leader elsewhere waits
-	 * for: he must not wait for one who waits for a peer himself (rule 7). NO_FILL
-	 * asked of a peer is not such waiting. */
-	return covers(n, arg) && (!(req->flags & (REQ_NO_FILL | REQ_MEMBER)) ||
-				  __atomic_load_n(&f->leader->at_object, __ATOMIC_ACQUIRE) ||
-				  (req->flags & REQ_MEMBER &&
-				   (f->leader->flags & REQ_MEMBER ||
-				    __atomic_load_n(&f->leader->at_holders, __ATOMIC_ACQUIRE))));
+	/* Who asks without filling, or for another member, may be what a leader elsewhere waits for:
+	 * he must not wait for one who waits for a peer himself (rule 7). He who asks for a member
+	 * may wait for one who only asked by NO_FILL: there the waiting ends. */
+	if (!covers(n, arg))
+		return false;
+	if (!(req->flags & (REQ_NO_FILL | REQ_MEMBER)) ||
+	    __atomic_load_n(&f->leader->at_object, __ATOMIC_ACQUIRE))
+		return true;
+	return !(req->flags & REQ_NO_FILL) &&
+	       (f->leader->flags & REQ_MEMBER ||
+		__atomic_load_n(&f->leader->at_holders, __ATOMIC_ACQUIRE));
 }
 
 static bool fetch_has_locked(const struct fetch *f, const struct block_req *req)

@@ -90,7 +90,7 @@ static bool pick_for_sub_group(struct pick *k)
 	uint32_t owner, near;
 	struct peer *p;
 
-	if (!sub_group || k->req->flags & REQ_MEMBER ||
+	if (!sub_group || k->self < 0 || k->req->flags & REQ_MEMBER ||
 	    cluster_find_sub(k->c, &k->req->key, sub_group, &near, 1) == 0 ||
 	    near != (uint32_t)k->self || cluster_find(k->c, &k->req->key, &owner, 1) == 0 ||
 	    owner == near)
@@ -127,7 +127,9 @@ unsigned peer_pick(struct source_peer *sp, const struct block_req *req,
 		return 0;
 	if (sp->conf.self)
 		k.self = cluster_index(c, sp->conf.self);
-	if (sp->conf.mode == PEER_OWNER || (k.self < 0 && !(req->flags & REQ_MEMBER))) {
+	if (sp->conf.mode == PEER_OWNER ||
+	    (__atomic_load_n(&sp->conf.view->consumer, __ATOMIC_RELAXED) &&
+	     !(req->flags & REQ_MEMBER))) {
 		pick_owners(&k);
 	} else if (!pick_for_sub_group(&k)) {
 		*ret_holder = true;
