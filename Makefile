@@ -113,7 +113,7 @@ $(B)/older/stoke-cached: $(B)/obj/cached/main.o $(B)/obj/older/hello.o $(call li
 older: $(OLDER)
 # without libFuzzer (every mode but fuzz) the corpus is replayed by a main of ours
 FUZZ_MAIN := $(if $(filter fuzz,$(MODE)),,$(B)/obj/tests/fuzz/replay.o)
-$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN) $(call libs_of,cmd)
+$(B)/fuzz/%: $(B)/obj/tests/fuzz/%.o $(FUZZ_MAIN) $(call lib,cached) $(call libs_of,cmd)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) $(FUZZ_LINK) -o $@ $^ $(PKG_LIBS)
 $(B)/bench/%: $(B)/obj/bench/%.o $(call lib,cached) $(call libs_of,cmd)
