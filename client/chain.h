@@ -20,7 +20,7 @@ struct client_chain_conf {
 	const char *self;      /* id of the member on this node, NULL: none */
 	const char *socket;    /* its unix socket, NULL: none */
 	const char *sub_group; /* NULL: none */
-	struct workq *disk;    /* reads its descriptors; needed with socket */
+	struct diskq *disk;    /* reads its descriptors; needed with socket */
 	uint64_t remote_us;    /* source_peer_conf's */
 };
 

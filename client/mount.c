@@ -38,6 +38,7 @@ enum {
 	LOCAL_THREADS = 2,
 	DELETE_THREADS = 2,
 	DISK_THREADS = 4,
+	DISK_WAIT_US = 2000000, /* at the end, for one that hangs */
 	CODEC_THREADS = 4,
 	IO_LOOPS_MIN = 2,
 	IO_LOOPS_MAX = 4,
@@ -53,7 +54,8 @@ struct mount {
 	uint64_t started_us;
 	struct loop *io[IO_LOOPS_MAX], *timers;
 	unsigned n_io;
-	struct workq *metaq, *dataq, *local, *deleteq, *codecs, *disk;
+	struct workq *metaq, *dataq, *local, *deleteq, *codecs;
+	struct diskq *disk;
 	struct pool *pool;
 	struct meta *meta;
 	struct object_store *store;
@@ -104,7 +106,7 @@ static int start_threads(struct mount *m, struct str *err)
 	if (r == 0)
 		r = workq_new("delete", DELETE_THREADS, DATA_QUEUE, &m->deleteq);
 	if (r == 0)
-		r = workq_new("disk", DISK_THREADS, DATA_QUEUE, &m->disk);
+		r = diskq_new("disk", DISK_THREADS, &m->disk);
 	if (r == 0)
 		r = workq_new("codec", CODEC_THREADS, DATA_QUEUE, &m->codecs);
 	if (r < 0)
@@ -690,6 +692,18 @@ static void free_data_path(struct mount *m)
 	keys_free(m->keys);
 }
 
+/* false: a thread hangs in a disk of this node's daemon; nothing that it uses may be freed, and the
+ * process ends with it */
+static bool free_disk(struct mount *m)
+{
+	if (m->chain)
+		req_env_drain(&m->env);
+	if (!diskq_free(m->disk, DISK_WAIT_US))
+		return false;
+	m->disk = NULL;
+	return true;
+}
+
 int mount_stop(struct mount *m)
 {
 	struct ending *ending = NULL;
@@ -712,6 +726,8 @@ int mount_stop(struct mount *m)
 	fuse_loop_free(m->fuse);
 	fuse_ops_free(m->ops);
 	fuse_notify_free(m->notify);
+	if (!free_disk(m))
+		return r;
 	free_data_path(m);
 	meta_free(m->meta);
 	if (m->store)
@@ -721,7 +737,6 @@ int mount_stop(struct mount *m)
 	workq_free(m->dataq);
 	workq_free(m->deleteq);
 	workq_free(m->local);
-	workq_free(m->disk);
 	workq_free(m->codecs);
 	crypt_block_free(m->crypt);
 	for (unsigned i = 0; i < m->n_io; i++)

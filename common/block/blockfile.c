@@ -19,6 +19,13 @@ static bool known(int fd, struct statx *ret)
 	       0;
 }
 
+bool blockfile_has_name(int fd)
+{
+	struct statx st = {0};
+
+	return known(fd, &st) && st.stx_nlink > 0;
+}
+
 bool blockfile_is_whole(int fd, const struct block_key *k)
 {
 	struct statx st = {0};

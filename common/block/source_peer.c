@@ -652,7 +652,7 @@ int source_peer_new(struct req_env *env, struct source *next, const struct sourc
 	sp->env.disk = conf->disk;
 	r = peer_metrics(sp, env->metrics);
 	if (r == 0 && conf->disk && conf->mode == PEER_OWNER)
-		r = fd_cache_new(FDS, FDS_BYTES, env->timers, &sp->env.fds);
+		r = fd_cache_new(FDS, FDS_BYTES, env->timers, conf->disk, &sp->env.fds);
 	if (r == 0)
 		r = source_init(&sp->base, conf->mode == PEER_OWNER ? &owner_ops : &holder_ops, env,
 				next);

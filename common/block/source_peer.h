@@ -19,7 +19,10 @@ struct fd_entry; /* counted */
 
 /* at most max of together max_bytes of blocks; loop closes those that are of no use any more (NULL:
  * nobody does) */
-int fd_cache_new(unsigned max, uint64_t max_bytes, struct loop *loop, struct fd_cache **ret);
+int fd_cache_new(unsigned max, uint64_t max_bytes, struct loop *loop, struct diskq *disk,
+		 struct fd_cache **ret);
+/* a read of one hung lately: none is found, and none shall be asked for */
+bool fd_cache_off(const struct fd_cache *c);
 void fd_cache_free(struct fd_cache *c); /* NULL is fine */
 /* a reference, or NULL */
 struct fd_entry *fd_cache_find(struct fd_cache *c, const struct block_key *k);
@@ -51,14 +54,13 @@ struct peer_try {
 	void (*filling)(struct peer_try *t);
 	/* private */
 	struct peer_call call;
-	struct workq_job job;
 	struct fd_entry *fd;
 	bool calling; /* the call's loop's, once the try is started: the peer is waited for */
 };
 
 /* what tries share */
 struct source_env_peer {
-	struct workq *disk;
+	struct diskq *disk;
 	struct fd_cache *fds; /* NULL: descriptors are not asked for */
 	struct metric *damaged;
 };

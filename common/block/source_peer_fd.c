@@ -6,17 +6,22 @@
  *
  * A file that the daemon removed takes its disk's space until it is closed here, and the daemon
  * waits for that. So such ones leave when they are found: at their next use, or by the sweep on the
- * loop, which also closes what was not used for a while. */
+ * loop, which also closes what was not used for a while.
+ *
+ * A disk may hang under a read. The loop watches the threads that read; while one of them is stuck,
+ * and some time longer, no descriptor is found or asked for, and the daemon sends bytes. */
 #include "common/block/source_peer.h"
 
-#include <sys/stat.h>
-
+#include "common/block/blockfile.h"
 #include "common/clock.h"
 #include "common/hashmap.h"
 
 enum {
-	SWEEP_US = 250000,
-	SWEEP_MOST = 32, /* closed at a time: the end of a large file is work */
+	TICK_US = 100000,
+	SWEEP_TICKS = 3,
+	HANG_TICKS = 5,	  /* of one read, or of its wait for a thread */
+	OFF_US = 3000000, /* after that */
+	SWEEP_MOST = 32,  /* closed at a time: the end of a large file is work */
 	IDLE_US = 30000000,
 };
 
@@ -27,7 +32,10 @@ struct fd_cache {
 	unsigned n GUARDED_BY(lock), max;
 	uint64_t bytes GUARDED_BY(lock), max_bytes;
 	struct loop *loop; /* NULL: no sweep */
-	struct loop_timer sweep;
+	struct loop_timer timer;
+	unsigned ticks;
+	struct diskq *disk;    /* NULL: not watched */
+	uint64_t off_until_us; /* atomic */
 	struct fd_entry **all; /* the sweep's: room for max */
 };
 
@@ -46,7 +54,8 @@ struct fd_entry {
 static void sweep_start(void *arg);
 static void sweep_stop(void *arg);
 
-int fd_cache_new(unsigned max, uint64_t max_bytes, struct loop *loop, struct fd_cache **ret)
+int fd_cache_new(unsigned max, uint64_t max_bytes, struct loop *loop, struct diskq *disk,
+		 struct fd_cache **ret)
 {
 	struct fd_cache *c = calloc(1, sizeof(*c));
 
@@ -63,6 +72,7 @@ int fd_cache_new(unsigned max, uint64_t max_bytes, struct loop *loop, struct fd_
 	c->max = max;
 	c->max_bytes = max_bytes;
 	c->loop = loop;
+	c->disk = disk;
 	if (loop)
 		loop_run_sync(loop, sweep_start, c);
 	*ret = c;
@@ -131,21 +141,28 @@ static void entry_forget(struct fd_cache *c, struct fd_entry *e)
 /* the daemon removed the file */
 static bool entry_gone(const struct fd_entry *e)
 {
-	struct stat st;
-
-	return fstat(e->fd, &st) < 0 || st.st_nlink == 0;
+	return !blockfile_has_name(e->fd);
 }
 
 struct fd_entry *fd_cache_find(struct fd_cache *c, const struct block_key *k)
 {
 	struct fd_entry *e;
 
+	if (fd_cache_off(c))
+		return NULL;
 	mtx_lock(&c->lock);
 	e = find_locked(c, k);
 	mtx_unlock(&c->lock);
 	if (e && entry_gone(e))
 		entry_forget(c, e); /* its bytes are good, once more */
 	return e;
+}
+
+bool fd_cache_off(const struct fd_cache *c)
+{
+	uint64_t until = __atomic_load_n(&c->off_until_us, __ATOMIC_RELAXED);
+
+	return until && clock_us() < until;
 }
 
 static void close_and_tell(int fd, const struct block_key *k, struct peer *peer, bool bulk)
@@ -244,9 +261,9 @@ static bool is_idle(struct fd_cache *c, const struct fd_entry *e, uint64_t now)
 	return now > used && now - used > IDLE_US;
 }
 
-static void sweep(struct loop_timer *t)
+/* true: there is more to do */
+static bool sweep(struct fd_cache *c)
 {
-	struct fd_cache *c = container_of(t, struct fd_cache, sweep);
 	unsigned n = collect(c), left = 0;
 	uint64_t now = clock_us();
 
@@ -259,22 +276,46 @@ static void sweep(struct loop_timer *t)
 		}
 		fd_entry_unref(e);
 	}
-	loop_timer_start(t, left < SWEEP_MOST ? SWEEP_US : SWEEP_US / 10);
+	return left == SWEEP_MOST;
+}
+
+static void watch(struct fd_cache *c)
+{
+	struct diskq_look look;
+
+	if (!c->disk)
+		return;
+	diskq_watch(c->disk, HANG_TICKS, HANG_TICKS, &look);
+	if (look.stuck || look.given_up)
+		__atomic_store_n(&c->off_until_us, clock_us() + OFF_US, __ATOMIC_RELAXED);
+}
+
+static void tick(struct loop_timer *t)
+{
+	struct fd_cache *c = container_of(t, struct fd_cache, timer);
+	bool more = false;
+
+	watch(c);
+	if (++c->ticks % SWEEP_TICKS == 0 && !fd_cache_off(c)) /* a close may wait for the disk */
+		more = sweep(c);
+	loop_timer_start(t, more ? TICK_US / 4 : TICK_US);
+	if (more)
+		c->ticks--;
 }
 
 static void sweep_start(void *arg)
 {
 	struct fd_cache *c = arg;
 
-	loop_timer_init(&c->sweep, c->loop, sweep);
-	loop_timer_start(&c->sweep, SWEEP_US);
+	loop_timer_init(&c->timer, c->loop, tick);
+	loop_timer_start(&c->timer, TICK_US);
 }
 
 static void sweep_stop(void *arg)
 {
 	struct fd_cache *c = arg;
 
-	loop_timer_stop(&c->sweep);
+	loop_timer_stop(&c->timer);
 }
 
 int fd_entry_fd(const struct fd_entry *e)

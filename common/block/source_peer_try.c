@@ -64,7 +64,7 @@ static void tell_bad(struct peer_try *t, uint32_t piece)
 
 /* --- descriptors --- */
 
-static int try_read(struct peer_try *t, bool warm_only)
+static int try_read(struct peer_try *t)
 {
 	struct span s = span_of(t->req);
 	size_t skip;
@@ -72,7 +72,7 @@ static int try_read(struct peer_try *t, bool warm_only)
 
 	if (r < 0)
 		return r;
-	r = blockfile_read(fd_entry_fd(t->fd), &t->req->key, t->req->off, t->req->len, warm_only,
+	r = blockfile_read(fd_entry_fd(t->fd), &t->req->key, t->req->off, t->req->len, true,
 			   t->buf->mem, &skip);
 	if (r == 0)
 		give(t->req, TAKE_PTR(t->buf), &s, true);
@@ -92,26 +92,94 @@ static void try_read_end(struct peer_try *t, int r)
 	try_end(t, r);
 }
 
-static void try_disk(struct workq_job *job)
-{
-	struct peer_try *t = container_of(job, struct peer_try, job);
+/* A read that waits for the disk. It has the buffer and a reference of the descriptor, because the
+ * disk may hang, and the try then goes on without it. */
+struct cold_read {
+	struct disk_job job;
+	struct peer_try *t; /* until the end */
+	struct fd_entry *fd;
+	struct buf *buf;
+	struct block_key key;
+	uint32_t off, len;
+};
 
-	try_read_end(t, try_read(t, false));
+static void cold_free(struct cold_read *c)
+{
+	if (c->buf)
+		buf_unref(c->buf);
+	fd_entry_unref(c->fd);
+	free(c);
+}
+
+static int cold_run(struct disk_job *job)
+{
+	struct cold_read *c = container_of(job, struct cold_read, job);
+	size_t skip;
+
+	return blockfile_read(fd_entry_fd(c->fd), &c->key, c->off, c->len, false, c->buf->mem,
+			      &skip);
+}
+
+static void cold_end(struct disk_job *job, int status)
+{
+	struct cold_read *c = container_of(job, struct cold_read, job);
+	struct peer_try *t = c->t;
+
+	if (status == -ETIMEDOUT) { /* the rest is the thread's */
+		try_end(t, -EHOSTDOWN);
+		return;
+	}
+	t->buf = TAKE_PTR(c->buf);
+	t->fd = TAKE_PTR(c->fd);
+	free(c);
+	if (status == -EHOSTDOWN) { /* other reads hang */
+		try_end(t, status);
+		return;
+	}
+	if (status == 0) {
+		struct span s = span_of(t->req);
+
+		give(t->req, TAKE_PTR(t->buf), &s, true);
+	}
+	try_read_end(t, status);
+}
+
+static void cold_late(struct disk_job *job, int status)
+{
+	(void)status;
+	cold_free(container_of(job, struct cold_read, job));
+}
+
+static void try_cold(struct peer_try *t)
+{
+	struct cold_read *c = calloc(1, sizeof(*c));
+
+	if (!c) {
+		try_end(t, -ENOMEM);
+		return;
+	}
+	*c = (struct cold_read){
+		.job = {.run = cold_run, .end = cold_end, .late = cold_late},
+		.t = t,
+		.fd = TAKE_PTR(t->fd),
+		.buf = TAKE_PTR(t->buf),
+		.key = t->req->key,
+		.off = t->req->off,
+		.len = t->req->len,
+	};
+	if (diskq_push(t->env->disk, &c->job) < 0) /* bounded: each holds memory of the pool */
+		cold_end(&c->job, -EHOSTDOWN);
 }
 
 /* t->fd is there */
 static void try_fd(struct peer_try *t)
 {
-	int r = try_read(t, true);
+	int r = try_read(t);
 
-	if (r != -EAGAIN) {
+	if (r == -EAGAIN)
+		try_cold(t);
+	else
 		try_read_end(t, r);
-		return;
-	}
-	t->job.fn = try_disk;
-	r = workq_push(t->env->disk, &t->job);
-	if (r < 0)
-		try_end(t, r);
 }
 
 bool peer_try_warm(struct source_env_peer *env, struct block_req *req, struct buf **ret_spare)
@@ -282,7 +350,7 @@ static int try_call_get(struct peer_try *t)
 		t->call.flags |= FRAME_NO_FILL;
 	if (t->req->flags & REQ_PREFETCH)
 		t->call.flags |= FRAME_PREFETCH;
-	if (t->env->fds && peer_is_local(t->peer))
+	if (t->env->fds && !fd_cache_off(t->env->fds) && peer_is_local(t->peer))
 		t->call.flags |= FRAME_WANT_FD;
 	return 0;
 }

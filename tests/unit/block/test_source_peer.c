@@ -14,7 +14,7 @@ struct group {
 	struct cluster *c;
 	struct loop *loop;
 	struct peers *peers;
-	struct workq *disk;
+	struct diskq *disk;
 	struct source *peer;
 	struct waiter wt;
 };
@@ -47,7 +47,7 @@ static void group_start(struct group *g, enum source_peer_mode mode, const char 
 	pc.loops = &g->loop;
 	pc.metrics = g->w.metrics;
 	assert_int_equal(peers_new(&pc, &g->peers), 0);
-	assert_int_equal(workq_new("disk", 2, 64, &g->disk), 0);
+	assert_int_equal(diskq_new("disk", 2, &g->disk), 0);
 	sc.peers = g->peers;
 	sc.view = &g->view;
 	sc.disk = local ? g->disk : NULL;
@@ -64,7 +64,7 @@ static void group_stop(struct group *g)
 	req_env_drain(&g->w.env);
 	source_free(TAKE_PTR(g->w.top));
 	peers_free(g->peers);
-	workq_free(g->disk);
+	assert_true(diskq_free(g->disk, UINT64_MAX));
 	loop_free(g->loop);
 	cluster_view_fini(&g->view);
 	cluster_unref(g->c);
@@ -591,7 +591,7 @@ static void descriptors_are_bounded_and_closed_ones_told(void **state)
 	(void)state;
 	group_start(&g, PEER_OWNER, "a", true, 16 * MIB);
 	p = peers_get(g.peers, g.d[0].path, 0);
-	assert_int_equal(fd_cache_new(4, UINT64_MAX, NULL, &c), 0);
+	assert_int_equal(fd_cache_new(4, UINT64_MAX, NULL, NULL, &c), 0);
 	for (uint64_t s = 1; s <= 10; s++) {
 		k = key_of(s, 0);
 		e = fd_cache_add(c, &k, open("/dev/null", O_RDONLY), p, true);
@@ -652,7 +652,7 @@ static void descriptors_of_removed_files_are_closed_soon(void **state)
 	(void)state;
 	group_start(&g, PEER_OWNER, "a", true, 16 * MIB);
 	/* when it is used, which it may be once more */
-	assert_int_equal(fd_cache_new(100, UINT64_MAX, NULL, &c), 0);
+	assert_int_equal(fd_cache_new(100, UINT64_MAX, NULL, NULL, &c), 0);
 	add_fd(&g, c, 1, some_file(true));
 	e = fd_cache_find(c, &k);
 	assert_non_null(e);
@@ -662,7 +662,7 @@ static void descriptors_of_removed_files_are_closed_soon(void **state)
 	wait_for(&g.d[0].closeds, 1);
 	fd_cache_free(c);
 	/* and when nobody uses it; others stay */
-	assert_int_equal(fd_cache_new(100, UINT64_MAX, g.loop, &c), 0);
+	assert_int_equal(fd_cache_new(100, UINT64_MAX, g.loop, NULL, &c), 0);
 	for (uint64_t s = 1; s <= 60; s++)
 		add_fd(&g, c, s, s == 7 ? open("/dev/null", O_RDONLY) : some_file(true));
 	wait_for(&g.d[0].closeds, 60);
@@ -682,7 +682,7 @@ static void descriptors_are_bounded_by_their_blocks_bytes(void **state)
 
 	(void)state;
 	group_start(&g, PEER_OWNER, "a", true, 16 * MIB);
-	assert_int_equal(fd_cache_new(100, 3 * (uint64_t)BLOCK + 1, NULL, &c), 0);
+	assert_int_equal(fd_cache_new(100, 3 * (uint64_t)BLOCK + 1, NULL, NULL, &c), 0);
 	for (uint64_t s = 1; s <= 10; s++)
 		add_fd(&g, c, s, open("/dev/null", O_RDONLY));
 	wait_for(&g.d[0].closeds, 7);
