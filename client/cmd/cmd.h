@@ -18,7 +18,7 @@ extern const struct cmd cmd_format, cmd_mount, cmd_umount, cmd_warmup, cmd_statu
 extern const struct cmd cmd_dump, cmd_load, cmd_fsck, cmd_gc, cmd_info, cmd_summary, cmd_rmr,
 	cmd_clone, cmd_compact, cmd_restore, cmd_quota, cmd_tier;
 
-extern const struct cmd cmd_config, cmd_destroy, cmd_debug;
+extern const struct cmd cmd_config, cmd_destroy, cmd_debug, cmd_drain;
 
 /* "stoke NAME: " + text + newline on stderr; returns 1 */
 int cmd_error(const char *name, const char *fmt, ...) _printf_(2, 3);

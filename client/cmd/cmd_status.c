@@ -150,6 +150,19 @@ static const char *state_name(enum member_state s)
 	return s == MEMBER_JOINING ? "joining" : s == MEMBER_ACTIVE ? "active" : "draining";
 }
 
+/* the sub-group, and how far a member is that comes or goes */
+static void add_note(const struct member *m, const struct registry_note *note, json_t *o)
+{
+	if (m->sub_group[0])
+		(void)json_object_set_new(o, "SubGroup", json_string(m->sub_group));
+	if (note->drain)
+		(void)json_object_set_new(o, "AskedToLeave", json_true());
+	if (!note->to_move)
+		return;
+	(void)json_object_set_new(o, "BlocksMoved", json_integer((json_int_t)note->moved));
+	(void)json_object_set_new(o, "BlocksToMove", json_integer((json_int_t)note->to_move));
+}
+
 static void add_group(const char *group, const struct cluster *c, const struct registry_note *notes,
 		      void *arg)
 {
@@ -170,8 +183,8 @@ static void add_group(const char *group, const struct cluster *c, const struct r
 				      "Port", (int)m->port, "Weight", (int)m->weight, "State",
 				      state_name(m->state));
 
-		if (o && notes[i].drain)
-			(void)json_object_set_new(o, "Drain", json_true());
+		if (o)
+			add_note(m, &notes[i], o);
 		if (o && peers)
 			add_totals(st, peers, m, o);
 		(void)json_array_append_new(members, o);

@@ -6,10 +6,10 @@
 #include "common/log.h"
 
 static const struct cmd *const commands[] = {
-	&cmd_mount,   &cmd_umount, &cmd_format,	 &cmd_warmup,  &cmd_status,
-	&cmd_version, &cmd_config, &cmd_destroy, &cmd_debug,   &cmd_dump,
-	&cmd_load,    &cmd_fsck,   &cmd_gc,	 &cmd_info,    &cmd_summary,
-	&cmd_rmr,     &cmd_clone,  &cmd_compact, &cmd_restore, &cmd_quota,   &cmd_tier,
+	&cmd_mount,   &cmd_umount,  &cmd_format,  &cmd_warmup,	&cmd_status, &cmd_drain,
+	&cmd_version, &cmd_config,  &cmd_destroy, &cmd_debug,	&cmd_dump,   &cmd_load,
+	&cmd_fsck,    &cmd_gc,	    &cmd_info,	  &cmd_summary, &cmd_rmr,    &cmd_clone,
+	&cmd_compact, &cmd_restore, &cmd_quota,	  &cmd_tier,
 };
 
 static void usage(FILE *out)

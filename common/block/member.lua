@@ -10,7 +10,8 @@
 --       5 seen      zset id by ms of the last heartbeat
 --       6 state     hash, see below
 --       7 _groups   set of names
---       8 notes     hash "drain id" -> 1: asked to leave; "progress id" -> "moved to_move"
+--       8 notes     hash "drain id" -> 1: asked to leave; "progress id" -> "moved to_move";
+--                   "left id" -> 1: did so, and is not back yet
 -- ARGV  1 mode  2 the caller's ring version  3 group  4 id  5 record
 --       6 kind      of a beat: first (of a process: it is joining again, under the weight that the
 --                   record has), forced (no rule applies to the state); of a beat or leave: same (only
@@ -122,6 +123,7 @@ if mode == 'beat' then
 	local r = admitted()
 	if redis.call('HGET', KEYS[3], id) ~= r then
 		redis.call('HSET', KEYS[3], id, r)
+		redis.call('HDEL', KEYS[8], 'left ' .. id)
 		change(id)
 	end
 	redis.call('ZADD', KEYS[5], now, id)
@@ -137,6 +139,7 @@ if mode == 'beat' then
 	end
 elseif mode == 'leave' and (how ~= 'same' or theirs == ver) then
 	gone(id)
+	if how == 'same' then redis.call('HSET', KEYS[8], 'left ' .. id, 1) end
 elseif mode == 'wish' then
 	if record == '1' then redis.call('HSET', KEYS[8], 'drain ' .. id, 1)
 	else redis.call('HDEL', KEYS[8], 'drain ' .. id) end

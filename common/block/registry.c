@@ -327,6 +327,17 @@ int registry_wish(struct registry *g, uint64_t deadline_us, const char *id, bool
 	return r;
 }
 
+int registry_left(struct registry *g, uint64_t deadline_us, const char *id)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
+	char field[MEMBER_ID_MAX + 8];
+	int r;
+
+	snprintf(field, sizeof(field), "left %s", id);
+	r = redis_once(g->redis, deadline_us, &reply, "HEXISTS %s %s", g->notes, field);
+	return r < 0 ? r : redis_reply_int(reply) != 0;
+}
+
 /* --- status --- */
 
 /* "drain id" or "progress id" and its value, of a member of c; others are left out */

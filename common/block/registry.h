@@ -65,6 +65,8 @@ int registry_leave(struct registry *g, uint64_t deadline_us, const char *id, str
 /* asks a member to move what it holds to the others and leave, or takes that back. -ENOENT: no such
  * member */
 int registry_wish(struct registry *g, uint64_t deadline_us, const char *id, bool drain);
+/* 1: this one, which is no member, moved what it held and left; 0: it went otherwise */
+int registry_left(struct registry *g, uint64_t deadline_us, const char *id);
 
 struct registry_note {
 	bool drain;
