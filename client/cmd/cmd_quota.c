@@ -277,20 +277,20 @@ static int list_row(struct quotas *q, const struct quota *it)
 static int check_one(struct quotas *q, const struct quota *it)
 {
 	_cleanup_(str_fini) struct str name = STR_INIT;
-	struct quota counted;
-	int r = meta_quota_check(q->meta, it->kind, it->id, q->conf->repair, &counted,
+	struct quota told, counted;
+	int r = meta_quota_check(q->meta, it->kind, it->id, q->conf->repair, &told, &counted,
 				 &q->m->progress);
 
 	if (r)
 		return r;
 	name_it(q, it, &name);
-	if (counted.used_space == it->used_space && counted.used_inodes == it->used_inodes) {
+	if (counted.used_space == told.used_space && counted.used_inodes == told.used_inodes) {
 		maint_say(q->m, "quota of %s is consistent", str_c(&name));
 	} else {
 		maint_say(q->m,
 			  "quota of %s says %" PRId64 " bytes in %" PRId64
 			  " inodes, but it has %" PRId64 " in %" PRId64 "%s",
-			  str_c(&name), it->used_space, it->used_inodes, counted.used_space,
+			  str_c(&name), told.used_space, told.used_inodes, counted.used_space,
 			  counted.used_inodes,
 			  q->conf->repair ? ": repaired" : ": quota check --repair puts it right");
 		if (!q->conf->repair)
@@ -376,6 +376,8 @@ static int work(struct quotas *q)
 			(void)said(
 				"the volume keeps no such quotas: stoke config --user-group-quota, "
 				"--dir-stats");
+		else if (r == -ELOOP)
+			(void)said("a directory below it lies in itself: the volume is damaged");
 		else if (r && r != -EINVAL && r != -EUCLEAN)
 			(void)said("%s", strerror(-r));
 	}

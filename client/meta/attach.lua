@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A detached directory becomes one of the tree.
--- ARGV: token, number, now, directory, parent (8 bytes each), name -> {record of the parent}
+-- ARGV: token, number, now, directory, parent (8 bytes each), name, space and inodes below the
+--    directory (texts)
+-- -> {record of the parent, quotas above as quota_write}
 local old = done()
 if old then
 	return old
@@ -27,9 +29,11 @@ end
 if full_of_links(pa) then
 	return fail(EMLINK)
 end
+local sums = {}
+quota_plan(sums, quotas_above(parent, {}), 1, tonumber(ARGV[7]), tonumber(ARGV[8]))
 pa = links(touch(pa, now), 1)
 call('SET', P .. 'i' .. parent, pa)
 call('HSET', P .. 'd' .. parent, name, char(DIR) .. ARGV[4])
 call('ZREM', P .. 'detachedNodes', ino)
 log(now, 'ATTACH', nil, ino, parent, name)
-return finish({ pa })
+return finish({ pa, quota_write(sums) })

@@ -651,13 +651,13 @@ int meta_quota_delete(struct meta *m, enum quota_kind kind, uint64_t id)
 }
 
 int meta_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
-		     struct quota *ret, struct meta_progress *p)
+		     struct quota *ret_told, struct quota *ret, struct meta_progress *p)
 {
 	int r = repair ? meta_check_writable(m) : meta_check_there(m);
 
 	if (!r)
 		r = META_HAS(m, quota_check);
-	return r ? r : m->ops->quota_check(m, kind, id, repair, ret, p);
+	return r ? r : m->ops->quota_check(m, kind, id, repair, ret_told, ret, p);
 }
 
 int meta_start(struct meta *m, struct str *err)

@@ -213,13 +213,14 @@ struct meta_ops {
 	int (*compact)(struct meta *m, uint64_t inode, uint32_t index, uint64_t *ret_freed);
 	/* Quotas. set: limits < 0 leave that side as it is; a directory's usage is summed up when
 	 * it gets its first limit. -ENOENT: none. list: of a kind, *ret freed by the caller. check:
-	 * counts what there is, *ret: as counted; repair: writes it */
+	 * counts what there is, *ret_told: as it was found, *ret: as counted; repair: writes it.
+	 * When they differ, others get seconds to tell what they did, and it is counted again. */
 	int (*quota_set)(struct meta *m, const struct quota *q);
 	int (*quota_get)(struct meta *m, enum quota_kind kind, uint64_t id, struct quota *ret);
 	int (*quota_list)(struct meta *m, enum quota_kind kind, struct quota **ret, size_t *ret_n);
 	int (*quota_delete)(struct meta *m, enum quota_kind kind, uint64_t id);
 	int (*quota_check)(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
-			   struct quota *ret, struct meta_progress *p);
+			   struct quota *ret_told, struct quota *ret, struct meta_progress *p);
 	/* life */
 	/* session, heartbeat thread, flushers; read-only: no session, no flushers */
 	int (*start)(struct meta *m, struct str *err);
@@ -370,7 +371,7 @@ int meta_quota_get(struct meta *m, enum quota_kind kind, uint64_t id, struct quo
 int meta_quota_list(struct meta *m, enum quota_kind kind, struct quota **ret, size_t *ret_n);
 int meta_quota_delete(struct meta *m, enum quota_kind kind, uint64_t id);
 int meta_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
-		     struct quota *ret, struct meta_progress *p);
+		     struct quota *ret_told, struct quota *ret, struct meta_progress *p);
 int meta_start(struct meta *m, struct str *err);
 void meta_stop(struct meta *m);
 

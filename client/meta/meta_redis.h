@@ -26,7 +26,7 @@ enum {
 	ARGS_MAX = 416, /* keys and arguments of a script, without the three that all end with */
 	INODE_BATCH = 1024,
 	SLICE_BATCH = 4096,
-	STAT_BATCH = 100,
+	STAT_BATCH = 80,
 	DIRS_MAX = 16384, /* directories with statistics to flush */
 	DELETES_MAX = 65536,
 	DELETE_THREADS = 10, /* at most */
@@ -346,7 +346,7 @@ int redis_quota_get(struct meta *m, enum quota_kind kind, uint64_t id, struct qu
 int redis_quota_list(struct meta *m, enum quota_kind kind, struct quota **ret, size_t *ret_n);
 int redis_quota_delete(struct meta *m, enum quota_kind kind, uint64_t id);
 int redis_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
-		      struct quota *ret, struct meta_progress *p);
+		      struct quota *ret_told, struct quota *ret, struct meta_progress *p);
 /* meta_redis_truncate.c */
 int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
 		   bool through_handle, struct attr *ret);

@@ -279,12 +279,15 @@ static int attach(struct cloning *cl, uint64_t inode, uint64_t parent, const cha
 	args_be64(&args, inode);
 	args_be64(&args, parent);
 	args_text(&args, name);
+	args_i64(&args, cl->space - 4096); /* what is below it */
+	args_i64(&args, cl->inodes - 1);
+	quota_tell(mr);
 	r = op_eval(mr, SC_ATTACH, &args, &reply);
+	quota_told(mr, r ? NULL : reply_at(reply, 1));
 	op_end(mr, &args);
 	if (r)
 		return r;
 	stat_add(mr, parent, 0, 4096, 1);
-	quota_dir(mr, parent, cl->space - 4096, cl->inodes - 1); /* what is below it */
 	return 0;
 }
 

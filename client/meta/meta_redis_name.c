@@ -6,7 +6,8 @@
 
 #include <inttypes.h>
 
-enum { MKNOD_TRIES = 3, ASKED_MAX = 20 };
+/* LOOKS_MAX: then others change a tree faster than it can be looked at, or it is damaged */
+enum { MKNOD_TRIES = 3, ASKED_MAX = 20, LOOKS_MAX = 3 };
 
 static int reply_entry(const struct redis_reply *r, uint8_t *ret_type, uint64_t *ret_inode)
 {
@@ -418,7 +419,7 @@ static int renamed(struct meta_redis *mr, const struct meta_ctx *c, const struct
 			*c->ret_other = inode;
 		if (!r)
 			stat_move(mr, inode, &b, new_parent, parent);
-	} else if (reply_len(reply) > 5) {
+	} else if (reply_len(reply) > 6) {
 		r = reply_removed(reply, 3, &d);
 		if (!r)
 			removed_done(mr, new_parent, &d);
@@ -428,6 +429,7 @@ static int renamed(struct meta_redis *mr, const struct meta_ctx *c, const struct
 
 /* everything a rename is told, behind token, number and now */
 struct renaming {
+	unsigned looks; /* so often the script wanted to know more of what is below */
 	const struct meta_ctx *c;
 	uint64_t parent, new_parent;
 	const char *name, *new_name;
@@ -436,7 +438,21 @@ struct renaming {
 	char hour[16];
 	struct open_arg open;
 	struct str gids;
+	struct quota_weight below[2];
+	char sums[2][2][21];
 };
+
+static void args_below(struct args *args, const struct quota_weight *w, char sums[2][21])
+{
+	args_bytes(args, w->list ? w->list : (const uint8_t *)"", w->list_len);
+	sums[0][0] = sums[1][0] = '\0';
+	if (w->known) {
+		snprintf(sums[0], sizeof(sums[0]), "%" PRId64, w->space);
+		snprintf(sums[1], sizeof(sums[1]), "%" PRId64, w->inodes);
+	}
+	args_text(args, sums[0]);
+	args_text(args, sums[1]);
+}
 
 static int rename_args(struct meta *m, struct args *args, struct renaming *n)
 {
@@ -464,6 +480,8 @@ static int rename_args(struct meta *m, struct args *args, struct renaming *n)
 		args_text(args, "");
 	args_u64(args, capacity);
 	args_u64(args, inodes);
+	for (int i = 0; i < 2; i++)
+		args_below(args, &n->below[i], n->sums[i]);
 	return str_error(&n->gids);
 }
 
@@ -485,11 +503,11 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	struct quota_move move;
 	struct hash128 volume;
 	struct args args;
 	int r = quota_room_move(mr, n->parent, n->name, n->new_parent,
-				n->flags & RENAME_F_EXCHANGE ? n->new_name : NULL, &move);
+				n->flags & RENAME_F_EXCHANGE ? n->new_name : NULL, n->looks > 0,
+				n->looks >= LOOKS_MAX, n->below);
 
 	if (r)
 		return r;
@@ -501,9 +519,13 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 	args_init(&args, mr);
 	op_begin(mr, &args);
 	r = rename_args(m, &args, n);
+	quota_tell(mr);
 	if (!r)
 		r = removal_eval(mr, SC_RENAME, &args, &n->open, &reply);
+	quota_told(mr, r ? NULL : reply_last(reply, 2));
 	op_end(mr, &args);
+	if (!r && reply_is(reply_at(reply, 0), "below"))
+		return n->looks++, -EAGAIN;
 	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL)
 		return pool_used_up(mr);
 	if (!r)
@@ -512,7 +534,6 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 		return r;
 	if (n->whiteout)
 		whiteout_made(mr, n, reply_last(reply, 1));
-	quota_moved(mr, n->parent, n->new_parent, &move);
 	return 0;
 }
 
@@ -520,10 +541,12 @@ int redis_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 		 uint64_t new_parent, const char *new_name, unsigned flags, uint64_t *ret,
 		 struct attr *ret_attr)
 {
+	unsigned looks = 0;
 	int r = -EAGAIN;
 
-	for (int i = 0; i < MKNOD_TRIES && r == -EAGAIN; i++) {
-		struct renaming n = {.c = c,
+	for (int i = 0; i < MKNOD_TRIES + LOOKS_MAX && r == -EAGAIN; i++) {
+		struct renaming n = {.looks = looks,
+				     .c = c,
 				     .parent = parent,
 				     .new_parent = new_parent,
 				     .name = name,
@@ -532,7 +555,10 @@ int redis_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 				     .gids = STR_INIT};
 
 		r = rename_once(m, &n, ret, ret_attr);
+		looks = n.looks;
 		str_fini(&n.gids);
+		free(n.below[0].list);
+		free(n.below[1].list);
 	}
 	return op_error(r);
 }

@@ -5,11 +5,8 @@
 
 #include "client/meta/quotas.h"
 
-#include <inttypes.h>
-
 #include "common/clock.h"
 #include "common/hash.h"
-#include "common/log.h"
 
 enum {
 	PARENTS_MAX = 65536,
@@ -213,26 +210,70 @@ static bool add_dir(void *arg, uint64_t dir)
 	return true;
 }
 
-void quota_dir(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t inodes)
+uint64_t quota_dir(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t inodes)
 {
-	static struct log_rate rate;
 	struct adding c = {mr, {space, inodes}};
-	unsigned quiet;
-	int r;
+	uint64_t up = 0;
 
-	if (!has_dirs(mr) || (space == 0 && inodes == 0))
-		return;
-	r = quota_way_up(mr, dir, add_dir, &c);
-	if (r && log_rate_ok(&rate, 10 * 1000000, &quiet))
-		log_warn("usage of quotas above directory %" PRIu64 " is not counted (stoke quota "
-			 "check --repair): %s",
-			 dir, strerror(-r));
+	if (!has_dirs(mr) || (space == 0 && inodes == 0) || dir >= INODE_INTERNAL)
+		return 0;
+	/* what cannot be asked now is told all the same: the script finds the way */
+	if (quota_way_up(mr, dir, add_dir, &c) || dir == INODE_ROOT || parent_of(mr, dir, &up))
+		return 0;
+	return up;
 }
 
-void quota_moved(struct meta_redis *mr, uint64_t from, uint64_t to, const struct quota_move *m)
+static bool fresh_flies(struct hash_node *n, void *arg)
 {
-	quota_dir(mr, from, -m->space, -m->inodes);
-	quota_dir(mr, to, m->space, m->inodes);
+	struct quota_entry *e = container_of(n, struct quota_entry, node);
+
+	(void)arg;
+	e->flying.space += e->fresh.space;
+	e->flying.inodes += e->fresh.inodes;
+	e->fresh = (struct amount){0};
+	return true;
+}
+
+static bool flying_lands(struct hash_node *n, void *arg)
+{
+	(void)arg;
+	container_of(n, struct quota_entry, node)->flying = (struct amount){0};
+	return true;
+}
+
+void quota_telling(struct meta_redis *mr, bool start)
+{
+	struct quotas *q = mr->quotas;
+
+	mtx_lock(&q->lock);
+	hashmap_each(&q->of[QUOTA_DIR], start ? fresh_flies : flying_lands, NULL);
+	mtx_unlock(&q->lock);
+}
+
+void quota_tell(struct meta_redis *mr)
+{
+	mtx_lock(&mr->quotas->lock);
+	mr->quotas->telling++;
+	mtx_unlock(&mr->quotas->lock);
+}
+
+void quota_told(struct meta_redis *mr, const struct redis_reply *list)
+{
+	struct quotas *q = mr->quotas;
+
+	mtx_lock(&q->lock);
+	q->telling--;
+	q->flush_no++;
+	for (size_t i = 0; i + 2 < reply_len(list); i += 3) {
+		uint64_t id = (uint64_t)reply_int(reply_at(list, i));
+		struct quota_entry *e = quota_find_locked(q, QUOTA_DIR, id);
+
+		if (!e)
+			continue;
+		e->used.space += reply_int(reply_at(list, i + 1));
+		e->used.inodes += reply_int(reply_at(list, i + 2));
+	}
+	mtx_unlock(&q->lock);
 }
 
 bool quota_limited(struct meta_redis *mr)

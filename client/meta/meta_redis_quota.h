@@ -8,6 +8,11 @@
  * of the inodes it owns for as long as they are there, also in the trash or without a name:
  * usedSpace and totalInodes are the same sums over everybody. Space is in bytes, in whole pages.
  *
+ * Directories move, also by others' hands, so a directory's usage is told with its statistics, and
+ * the script that takes both (dirstat.lua) finds the quotas above; a rename carries along what was
+ * told until then, and the rest is told where the directory is by then. What is kept in memory is
+ * for limits alone.
+ *
  * Nothing of this costs anything while the volume has no quotas: each call looks at a flag first.
  * All may block (on Redis, for the parents of a directory that is not known), and are called
  * without locks. */
@@ -18,6 +23,7 @@
 
 struct meta_redis;
 struct quotas;
+struct redis_reply;
 
 int quotas_new(struct quotas **ret);
 void quotas_free(struct quotas *q);
@@ -42,23 +48,34 @@ int quota_room_copy(struct meta_redis *mr, uint64_t in, uint64_t off_in, uint64_
 /* inode gets another owner; NULL: that one stays */
 int quota_room_chown(struct meta_redis *mr, uint64_t inode, const uint32_t *uid,
 		     const uint32_t *gid);
-/* name in from goes to directory to (other_name of to comes back when exchanged, else NULL).
- * *ret: of directories, what is below them, for quota_moved behind it. */
-struct quota_move {
+/* What is below a directory that moves, for rename.lua: the directory and all below it (8 bytes
+ * each) when they are few, for sums that are those of this moment; else sums. */
+struct quota_weight {
+	bool known;
 	int64_t space, inodes;
+	uint8_t *list; /* the caller frees it */
+	size_t list_len;
 };
+/* name in from goes to directory to (other_name of to comes back when exchanged, else NULL). look:
+ * the script says that it must be known what is below; sums: not to the moment, lists did not do.
+ * ret: of both, as far as somebody looked. */
 int quota_room_move(struct meta_redis *mr, uint64_t from, const char *name, uint64_t to,
-		    const char *other_name, struct quota_move *ret);
+		    const char *other_name, bool look, bool sums, struct quota_weight ret[2]);
 
 /* Behind a change. */
-void quota_moved(struct meta_redis *mr, uint64_t from, uint64_t to, const struct quota_move *m);
 /* a directory that nobody sees yet: what is done below it counts nowhere, until it is attached */
 void quota_detach(struct meta_redis *mr, uint64_t dir);
 void quota_attach(struct meta_redis *mr, uint64_t dir);
 /* a directory has another parent now */
 void quota_reparented(struct meta_redis *mr, uint64_t dir);
-/* entries of dir became so much more (or less); in the trash there are no quotas */
-void quota_dir(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t inodes);
+/* Entries of dir became so much more (or less): limits see it until it is told. Returns what is
+ * above dir, 0: not known. */
+uint64_t quota_dir(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t inodes);
+/* all that quota_dir got is about to be told (start), was told; one at a time */
+void quota_telling(struct meta_redis *mr, bool start);
+/* a script that tells it runs; what it answered (prelude.lua: quota_write), NULL: it failed */
+void quota_tell(struct meta_redis *mr);
+void quota_told(struct meta_redis *mr, const struct redis_reply *list);
 /* inodes of an owner became so much more */
 void quota_owner(struct meta_redis *mr, uint32_t uid, uint32_t gid, int64_t space, int64_t inodes);
 
@@ -81,8 +98,16 @@ void quota_clamp(struct meta_redis *mr, uint64_t dir, struct meta_statfs *s);
 struct tree_sum {
 	int64_t length, space, inodes;
 };
-/* exact: every entry is looked at; else statistics of directories are used where they are there */
+/* exact: every entry is looked at; else statistics of directories are used where they are there.
+ * -ELOOP: a directory lies in itself. */
 int tree_sum(struct meta_redis *mr, uint64_t dir, bool exact, struct meta_progress *p,
 	     struct tree_sum *ret);
+/* so many directories are summed up by a script, in a few milliseconds */
+enum { QUOTA_LIST_MAX = 2000 };
+
+/* the same by statistics, and which directories these are: dir first, 8 bytes each; *ret_list is
+ * NULL when they are more than most */
+int tree_list(struct meta_redis *mr, uint64_t dir, size_t most, struct tree_sum *ret,
+	      uint8_t **ret_list, size_t *ret_len);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Usage of quotas to Redis, and limits and usage from it. Threads: the statistics' and whoever
- * checks usage flush, one at a time; the heartbeat, and who changed a limit, load. */
+/* Usage of users and groups to Redis (of directories: meta_redis_stat.c), and limits and usage from
+ * it. Threads: the statistics' and whoever checks usage flush, one at a time; the heartbeat, and
+ * who changed a limit, load. */
 #include "client/meta/quotas.h"
 
 #include <inttypes.h>
@@ -71,7 +72,7 @@ static struct flight *flight_new(struct meta_redis *mr)
 		return NULL;
 	mtx_lock(&q->lock);
 	q->flush_no++;
-	for (int k = 0; k < QUOTA_KINDS && f->n < FLUSH_BATCH; k++)
+	for (int k = QUOTA_USER; k < QUOTA_KINDS && f->n < FLUSH_BATCH; k++)
 		hashmap_each(&q->of[k], fill_one, &(struct fill){q, f, k});
 	mtx_unlock(&q->lock);
 	if (f->n == 0) {
@@ -153,7 +154,7 @@ void quota_flush(struct meta_redis *mr, uint64_t deadline_us)
 {
 	struct quotas *q = mr->quotas;
 
-	if (!has_dirs(mr) && !has_owners(mr))
+	if (!has_owners(mr))
 		return;
 	mtx_lock(&q->lock);
 	while (q->flushing)
@@ -180,11 +181,11 @@ bool quota_waiting(struct meta_redis *mr)
 	struct quotas *q = mr->quotas;
 	bool any = false;
 
-	if (!has_dirs(mr) && !has_owners(mr))
+	if (!has_owners(mr))
 		return false;
 	mtx_lock(&q->lock);
 	any = q->flight != NULL;
-	for (int k = 0; k < QUOTA_KINDS && !any; k++)
+	for (int k = QUOTA_USER; k < QUOTA_KINDS && !any; k++)
 		hashmap_each(&q->of[k], find_fresh, &any);
 	mtx_unlock(&q->lock);
 	return any;
@@ -296,7 +297,9 @@ static bool merge_one(struct hash_node *n, void *arg) NO_ANALYSIS
 	e = quota_find_locked(m->q, m->kind, f->id);
 	if (e) {
 		e->max = f->max;
-		if (e->flush_no <= m->began && !e->flying.space && !e->flying.inodes)
+		if (m->kind == QUOTA_DIR
+			    ? !m->q->telling && m->q->flush_no == m->began
+			    : e->flush_no <= m->began && !e->flying.space && !e->flying.inodes)
 			e->used = f->used;
 	} else {
 		e = malloc(sizeof(*e));

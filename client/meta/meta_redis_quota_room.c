@@ -219,9 +219,9 @@ int quota_room_copy(struct meta_redis *mr, uint64_t in, uint64_t off_in, uint64_
 	return quota_room_grow(mr, out, off_out + MIN(len, a.length - off_in));
 }
 
-/* what an entry stands for, and of a directory what is below it */
-static int weigh(struct meta_redis *mr, uint64_t dir, const char *name, struct amount *ret,
-		 struct amount *ret_below)
+/* what an entry stands for, and of a directory what is below it; sums: without a list */
+static int weigh(struct meta_redis *mr, uint64_t dir, const char *name, bool sums,
+		 struct amount *ret, struct quota_weight *w)
 {
 	struct tree_sum sum = {0};
 	struct amount own;
@@ -235,12 +235,16 @@ static int weigh(struct meta_redis *mr, uint64_t dir, const char *name, struct a
 	if (a.type == INODE_DIR) {
 		/* what this client did is in the statistics first */
 		r = stat_flush(mr, op_deadline(mr));
-		if (!r)
+		if (!r && sums)
 			r = tree_sum(mr, inode, false, NULL, &sum);
+		else if (!r)
+			r = tree_list(mr, inode, QUOTA_LIST_MAX, &sum, &w->list, &w->list_len);
 	}
 	if (r)
 		return r;
-	*ret_below = (struct amount){sum.space, sum.inodes};
+	w->known = true;
+	w->space = sum.space;
+	w->inodes = sum.inodes;
 	*ret = (struct amount){own.space + sum.space, own.inodes + sum.inodes};
 	return 0;
 }
@@ -266,14 +270,13 @@ static bool only_on(struct meta_redis *mr, const struct climb *a, const struct c
 }
 
 int quota_room_move(struct meta_redis *mr, uint64_t from, const char *name, uint64_t to,
-		    const char *other_name, struct quota_move *ret)
+		    const char *other_name, bool look, bool sums, struct quota_weight ret[2])
 {
 	struct climb up = {.mr = mr}, back = {.mr = mr};
-	struct amount there = {0}, here = {0}, below = {0}, other = {0};
+	struct amount there = {0}, here = {0};
 	int r;
 
-	*ret = (struct quota_move){0};
-	if (from == to || !has_dirs(mr))
+	if (from == to || (!look && !has_dirs(mr)))
 		return 0;
 	r = quota_way_up(mr, from, collect_dir, &up);
 	if (!r)
@@ -281,11 +284,11 @@ int quota_room_move(struct meta_redis *mr, uint64_t from, const char *name, uint
 	if (!r)
 		r = up.error ? up.error : back.error;
 	/* the same quotas hold at both ends: nothing is carried from one to another */
-	if (r || (!only_on(mr, &up, &back) && !only_on(mr, &back, &up)))
+	if (r || (!look && !only_on(mr, &up, &back) && !only_on(mr, &back, &up)))
 		goto out;
-	r = weigh(mr, from, name, &there, &below);
+	r = weigh(mr, from, name, sums, &there, &ret[0]);
 	if (!r && other_name)
-		r = weigh(mr, to, other_name, &here, &other);
+		r = weigh(mr, to, other_name, sums, &here, &ret[1]);
 	if (!r) {
 		struct climb c = {.mr = mr,
 				  .but = &up,
@@ -304,8 +307,6 @@ int quota_room_move(struct meta_redis *mr, uint64_t from, const char *name, uint
 				r = -EDQUOT;
 		}
 	}
-	if (!r)
-		*ret = (struct quota_move){below.space - other.space, below.inodes - other.inodes};
 out:
 	free(up.list);
 	free(back.list);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Setting, listing and checking quotas. Any thread that may block, and may take long: usage is
- * counted, not taken from statistics, which may be a second old.
+ * counted, and what others did and did not tell yet would count twice: they get time for that. Of a
+ * directory that gets a quota it is what was told of all below it at that moment, so that it is
+ * right also while others work.
  *
  * A user's or group's usage counts every inode that is there but the root and those of the trash's
  * own directories, as operations count it. */
@@ -10,7 +12,15 @@
 
 #include "client/meta/meta_redis_quota.h"
 #include "client/meta/scan.h"
+#include "common/clock.h"
 #include "common/hash.h"
+
+enum {
+	OWN_TOLD_US = 1200000,
+	JUICE_TOLD_US = 3300000,
+	SESSIONS_ASKED = 1000,
+	LIST_TRIES = 3,
+};
 
 static const char *const keys[] = {
 	[QUOTA_DIR] = "dirQuota",
@@ -72,9 +82,10 @@ static void args_limit(struct args *a, int64_t v)
 		args_text(a, "");
 }
 
-/* used NULL: as it is; old: only where there is one already */
+/* used NULL: as it is; old: only where there is one already; list: what is used is what was told of
+ * these directories, -EAGAIN: they are not all of them */
 static int write_quota(struct meta_redis *mr, const struct quota *q, const struct tree_sum *used,
-		       bool old)
+		       bool old, const uint8_t *list, size_t list_len)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct args args;
@@ -96,8 +107,11 @@ static int write_quota(struct meta_redis *mr, const struct quota *q, const struc
 		args_text(&args, "");
 	}
 	args_text(&args, old ? "old" : "");
+	args_bytes(&args, list ? list : (const uint8_t *)"", list_len);
 	r = op_eval(mr, SC_QUOTASET, &args, &reply);
 	op_end(mr, &args);
+	if (!r && reply_is(reply_at(reply, 0), "below"))
+		return -EAGAIN;
 	if (!r)
 		r = quota_load(mr, true, op_deadline(mr));
 	return r;
@@ -297,6 +311,101 @@ static int census(struct meta_redis *mr, enum quota_kind kind, uint64_t id, stru
 	return r;
 }
 
+/* Clients tell what they did each second, JuiceFS every three. True: there are such, and they had
+ * time for it. */
+static bool others_told(struct meta_redis *mr)
+{
+	_cleanup_(redis_reply_freep) struct redis_reply *live = NULL;
+	uint64_t own = session_now(&mr->base), wait_us = 0;
+	struct time_ns now;
+
+	clock_real(&now.sec, &now.nsec);
+	if (redis_once(mr->redis, op_deadline(mr), &live,
+		       "ZRANGEBYSCORE %sallSessions %lld +inf LIMIT 0 %d", mr->prefix,
+		       (long long)now.sec, SESSIONS_ASKED))
+		return false;
+	for (size_t i = 0; i < reply_len(live); i++) {
+		_cleanup_(redis_reply_freep) struct redis_reply *info = NULL;
+		int64_t sid = reply_int(reply_at(live, i));
+		const char *text;
+		size_t n;
+
+		if ((uint64_t)sid == own ||
+		    redis_once(mr->redis, op_deadline(mr), &info, "HGET %ssessionInfos %lld",
+			       mr->prefix, (long long)sid))
+			continue;
+		text = reply_text(info, &n);
+		wait_us = MAX(wait_us, text && strstr(text, "-stoke+") ? (uint64_t)OWN_TOLD_US
+								       : (uint64_t)JUICE_TOLD_US);
+	}
+	usleep((useconds_t)wait_us);
+	return wait_us > 0;
+}
+
+static int usage_now(struct meta_redis *mr, enum quota_kind kind, uint64_t id,
+		     struct meta_progress *p, struct tree_sum *ret)
+{
+	/* what this client did is told first */
+	(void)stat_flush(mr, op_deadline(mr));
+	quota_flush(mr, op_deadline(mr));
+	return kind == QUOTA_DIR ? tree_sum(mr, id, true, p, ret) : census(mr, kind, id, p, ret);
+}
+
+/* what there is and was not told; the statistics may also be wrong by that */
+static int untold(struct meta_redis *mr, uint64_t dir, struct tree_sum *ret_exact,
+		  struct tree_sum *ret_gap)
+{
+	struct tree_sum by_stats;
+	int r = usage_now(mr, QUOTA_DIR, dir, NULL, ret_exact);
+
+	if (!r)
+		r = tree_sum(mr, dir, false, NULL, &by_stats);
+	if (!r)
+		*ret_gap = (struct tree_sum){.space = ret_exact->space - by_stats.space,
+					     .inodes = ret_exact->inodes - by_stats.inodes};
+	return r;
+}
+
+/* by what was told of all below; -EAGAIN: somebody changes the tree, or not all has statistics */
+static int set_by_list(struct meta_redis *mr, const struct quota *q)
+{
+	int r = -EAGAIN;
+
+	for (int i = 0; i < LIST_TRIES && r == -EAGAIN; i++) {
+		struct tree_sum sum;
+		uint8_t *list;
+		size_t len;
+
+		r = tree_list(mr, q->id, QUOTA_LIST_MAX, &sum, &list, &len);
+		if (r)
+			return r;
+		if (!list)
+			return -EAGAIN;
+		r = write_quota(mr, q, NULL, false, list, len);
+		free(list);
+	}
+	return r;
+}
+
+/* What others did and did not tell is waited for, so that the usage is right at once. What does not
+ * become less then is no such thing: the statistics are wrong, and what was counted counts. */
+static int set_dir(struct meta_redis *mr, const struct quota *q)
+{
+	struct tree_sum exact, first, gap;
+	int r = untold(mr, q->id, &exact, &first);
+
+	if (!r && (first.space || first.inodes)) {
+		gap = first;
+		if (others_told(mr))
+			r = untold(mr, q->id, &exact, &gap);
+		if (!r && gap.space == first.space && gap.inodes == first.inodes)
+			return write_quota(mr, q, &exact, false, NULL, 0);
+	}
+	if (!r)
+		r = set_by_list(mr, q);
+	return r == -EAGAIN ? write_quota(mr, q, &exact, false, NULL, 0) : r;
+}
+
 int redis_quota_set(struct meta *m, const struct quota *q)
 {
 	struct meta_redis *mr = redis_engine(m);
@@ -312,31 +421,42 @@ int redis_quota_set(struct meta *m, const struct quota *q)
 	if (r && r != -ENOENT)
 		return r;
 	if (!r && was.used_space >= 0 && was.used_inodes >= 0)
-		return write_quota(mr, q, NULL, false);
+		return write_quota(mr, q, NULL, false, NULL, 0);
+	if (q->kind == QUOTA_DIR)
+		return set_dir(mr, q);
 	/* an owner without a sum, or with one below zero, was there before sums were kept */
-	quota_flush(mr, op_deadline(mr));
-	r = q->kind == QUOTA_DIR ? tree_sum(mr, q->id, true, NULL, &sum)
-				 : census(mr, q->kind, q->id, NULL, &sum);
-	return r ? r : write_quota(mr, q, &sum, false);
+	(void)others_told(mr);
+	r = usage_now(mr, q->kind, q->id, NULL, &sum);
+	return r ? r : write_quota(mr, q, &sum, false, NULL, 0);
+}
+
+static bool differs(const struct quota *q, const struct tree_sum *sum)
+{
+	return q->used_space != sum->space || q->used_inodes != sum->inodes;
 }
 
 int redis_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool repair,
-		      struct quota *ret, struct meta_progress *p)
+		      struct quota *ret_told, struct quota *ret, struct meta_progress *p)
 {
 	struct meta_redis *mr = redis_engine(m);
 	struct quota q, as_it_is = {.kind = kind, .id = id, .max_space = -1, .max_inodes = -1};
 	struct tree_sum sum;
 	int r = redis_quota_get(m, kind, id, &q);
 
+	if (!r)
+		r = usage_now(mr, kind, id, p, &sum);
+	if (!r)
+		r = redis_quota_get(m, kind, id, &q);
+	if (!r && differs(&q, &sum) && others_told(mr)) {
+		r = usage_now(mr, kind, id, p, &sum);
+		if (!r)
+			r = redis_quota_get(m, kind, id, &q);
+	}
+	if (!r && repair && differs(&q, &sum))
+		r = write_quota(mr, &as_it_is, &sum, true, NULL, 0);
 	if (r)
 		return r;
-	/* what this client did is told first */
-	quota_flush(mr, op_deadline(mr));
-	r = kind == QUOTA_DIR ? tree_sum(mr, id, true, p, &sum) : census(mr, kind, id, p, &sum);
-	if (!r && repair && (q.used_space != sum.space || q.used_inodes != sum.inodes))
-		r = write_quota(mr, &as_it_is, &sum, true);
-	if (r)
-		return r;
+	*ret_told = q;
 	q.used_space = sum.space;
 	q.used_inodes = sum.inodes;
 	*ret = q;

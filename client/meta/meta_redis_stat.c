@@ -15,7 +15,7 @@ enum { PERIOD_US = 1000000, COUNT_BATCH = 1000 };
 
 struct dir_delta {
 	struct hash_node node;
-	uint64_t inode;
+	uint64_t inode, above; /* 0: not known */
 	int64_t length, space, inodes;
 };
 
@@ -28,11 +28,12 @@ void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space
 {
 	struct dir_delta *spare, *d = NULL;
 	struct hash_node *n;
+	uint64_t above;
 	bool full;
 
 	if (!meta_setting(&mr->base)->dir_stats)
 		return;
-	quota_dir(mr, dir, space, inodes);
+	above = quota_dir(mr, dir, space, inodes);
 	spare = calloc(1, sizeof(*spare));
 	mtx_lock(&mr->base.lock);
 	n = hashmap_find(&mr->dirs, hash64(&dir, 8), delta_eq, &dir);
@@ -44,6 +45,7 @@ void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space
 		hashmap_add(&mr->dirs, &d->node, hash64(&dir, 8));
 	}
 	if (d) {
+		d->above = above ? above : d->above;
 		d->length += length;
 		d->space += space;
 		d->inodes += inodes;
@@ -138,7 +140,7 @@ int stat_begin(struct meta_redis *mr, uint64_t deadline_us)
  * asked for again by the same number, so it is added once. */
 struct stat_flight {
 	struct args args;
-	char text[STAT_BATCH * 4][21];
+	char text[STAT_BATCH * 5][21];
 };
 
 struct stat_batch {
@@ -158,14 +160,15 @@ static bool batch_take(struct hash_node *n, void *arg)
 	return true;
 }
 
-static void args_delta(struct args *a, const struct dir_delta *d, char text[4][21])
+static void args_delta(struct args *a, const struct dir_delta *d, char text[5][21])
 {
 	const int64_t v[3] = {d->length, d->space, d->inodes};
 
 	snprintf(text[0], 21, "%" PRIu64, d->inode);
 	for (int i = 0; i < 3; i++)
 		snprintf(text[i + 1], 21, "%" PRId64, v[i]);
-	for (int i = 0; i < 4; i++)
+	snprintf(text[4], 21, "%" PRIu64, d->above);
+	for (int i = 0; i < 5; i++)
 		args_text(a, text[i]);
 }
 
@@ -187,7 +190,7 @@ static struct stat_flight *flight_new(struct meta_redis *mr)
 	args_init(&f->args, mr);
 	op_begin(mr, &f->args);
 	for (size_t i = 0; i < b.n; i++) {
-		args_delta(&f->args, b.d[i], f->text + i * 4);
+		args_delta(&f->args, b.d[i], f->text + i * 5);
 		free(b.d[i]);
 	}
 	return f;
@@ -196,16 +199,20 @@ static struct stat_flight *flight_new(struct meta_redis *mr)
 static int flight_land(struct meta_redis *mr, struct stat_flight *f, uint64_t deadline_us)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-	int r = own_eval(mr, SC_DIRSTAT, &f->args, deadline_us, &reply);
+	int r;
 
+	quota_tell(mr);
+	r = own_eval(mr, SC_DIRSTAT, &f->args, deadline_us, &reply);
+	quota_told(mr, r ? NULL : reply_at(reply, 2));
 	if (r)
 		return r;
 	op_end(mr, &f->args);
 	free(f);
 	quota_version(mr, (uint64_t)reply_int(reply_at(reply, 0)), deadline_us);
 	/* one that cannot be counted now has no statistics still: its next change comes here too */
-	for (size_t i = 1; i < reply_len(reply); i++)
-		(void)stat_recount(mr, (uint64_t)reply_int(reply_at(reply, i)), deadline_us);
+	for (size_t i = 0; i < reply_len(reply_at(reply, 1)); i++)
+		(void)stat_recount(mr, (uint64_t)reply_int(reply_at(reply_at(reply, 1), i)),
+				   deadline_us);
 	return 0;
 }
 
@@ -239,6 +246,7 @@ int stat_flush(struct meta_redis *mr, uint64_t deadline_us)
 
 	if (!flush_begin(mr))
 		return 0;
+	quota_telling(mr, true);
 	f = mr->stat_flight; /* nobody else flushes */
 	if (!f)
 		f = flight_new(mr);
@@ -247,7 +255,7 @@ int stat_flush(struct meta_redis *mr, uint64_t deadline_us)
 		if (refused(r)) {
 			if (log_rate_ok(&rate, 10 * 1000000, &quiet))
 				log_warn("statistics of some directories are lost (fsck "
-					 "--sync-dir-stat): %s",
+					 "--sync-dir-stat, quota check --repair): %s",
 					 strerror(-r));
 			op_end(mr, &f->args);
 			free(f);
@@ -256,6 +264,8 @@ int stat_flush(struct meta_redis *mr, uint64_t deadline_us)
 		if (!r)
 			f = flight_new(mr);
 	}
+	if (!r)
+		quota_telling(mr, false);
 	mtx_lock(&mr->base.lock);
 	mr->stat_flight = f;
 	mr->stat_flushing = false;

@@ -5,29 +5,65 @@
 #include "client/meta/meta_redis.h"
 
 #include "client/meta/meta_redis_quota.h"
+#include "client/meta/tree.h"
 
-enum { DIRS_TOO_MANY = 1 << 26 }; /* a damaged volume may go in circles */
-
+/* Directories that wait, the deepest last; and those that the one in hand lies in: where one lies
+ * in itself, the walk ends. */
 struct todo {
-	uint64_t *dirs;
-	size_t n, cap, done;
+	struct waiting {
+		uint64_t dir;
+		size_t depth;
+	} * v;
+	size_t n, cap, depth;
+	uint64_t *path;
+	size_t path_cap;
 };
 
 static int todo_push(struct todo *t, uint64_t dir)
 {
-	uint64_t *more;
+	struct waiting *more;
 
+	for (size_t i = 0; i < t->depth; i++) {
+		if (t->path[i] == dir)
+			return tree_ring(dir);
+	}
 	if (t->n == t->cap) {
 		size_t cap = t->cap ? t->cap * 2 : 64;
 
-		more = reallocarray(t->dirs, cap, sizeof(*more));
+		more = reallocarray(t->v, cap, sizeof(*more));
 		if (!more)
 			return -ENOMEM;
-		t->dirs = more;
+		t->v = more;
 		t->cap = cap;
 	}
-	t->dirs[t->n++] = dir;
+	t->v[t->n++] = (struct waiting){dir, t->depth};
 	return 0;
+}
+
+/* it is in hand now: what is pushed lies in it */
+static int todo_pop(struct todo *t, uint64_t *ret)
+{
+	const struct waiting *w = &t->v[--t->n];
+
+	if (w->depth == t->path_cap) {
+		size_t cap = t->path_cap ? t->path_cap * 2 : 64;
+		uint64_t *more = reallocarray(t->path, cap, sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		t->path = more;
+		t->path_cap = cap;
+	}
+	t->path[w->depth] = w->dir;
+	t->depth = w->depth + 1;
+	*ret = w->dir;
+	return 0;
+}
+
+static void todo_fini(struct todo *t)
+{
+	free(t->v);
+	free(t->path);
 }
 
 static void add_entry(const struct meta_entry *e, struct tree_sum *sum)
@@ -101,27 +137,62 @@ static int sum_one(struct meta_redis *mr, uint64_t dir, bool exact, struct todo 
 	return read_entries(mr, dir, t, there ? NULL : sum);
 }
 
+/* a walk: sums, and the first directories when the caller has a list for them */
+struct walk {
+	bool exact;
+	struct meta_progress *p;
+	struct tree_sum sum;
+	size_t most, n;
+	uint8_t *list; /* most * 8 */
+};
+
+static int walk_tree(struct meta_redis *mr, uint64_t top, struct walk *w)
+{
+	struct meta_progress *p = w->p;
+	struct todo t = {0};
+	uint64_t dir;
+	int r = todo_push(&t, top);
+
+	while (!r && t.n) {
+		r = p && __atomic_load_n(&p->cancel, __ATOMIC_RELAXED) ? -EINTR
+								       : todo_pop(&t, &dir);
+		if (!r)
+			r = sum_one(mr, dir, w->exact, &t, &w->sum);
+		if (!r && w->list && w->n < w->most)
+			be64(w->list + w->n * 8, dir);
+		w->n++;
+		if (p) {
+			__atomic_store_n(&p->files, (uint64_t)w->sum.inodes, __ATOMIC_RELAXED);
+			__atomic_store_n(&p->bytes, (uint64_t)w->sum.space, __ATOMIC_RELAXED);
+		}
+	}
+	todo_fini(&t);
+	return r;
+}
+
 int tree_sum(struct meta_redis *mr, uint64_t dir, bool exact, struct meta_progress *p,
 	     struct tree_sum *ret)
 {
-	struct tree_sum sum = {0};
-	struct todo t = {0};
-	int r = todo_push(&t, dir);
+	struct walk w = {.exact = exact, .p = p};
+	int r = walk_tree(mr, dir, &w);
 
-	while (!r && t.n) {
-		if (++t.done > DIRS_TOO_MANY)
-			r = -ELOOP;
-		else if (p && __atomic_load_n(&p->cancel, __ATOMIC_RELAXED))
-			r = -EINTR;
-		else
-			r = sum_one(mr, t.dirs[--t.n], exact, &t, &sum);
-		if (p) {
-			__atomic_store_n(&p->files, (uint64_t)sum.inodes, __ATOMIC_RELAXED);
-			__atomic_store_n(&p->bytes, (uint64_t)sum.space, __ATOMIC_RELAXED);
-		}
-	}
-	free(t.dirs);
 	if (!r)
-		*ret = sum;
+		*ret = w.sum;
 	return r;
+}
+
+int tree_list(struct meta_redis *mr, uint64_t dir, size_t most, struct tree_sum *ret,
+	      uint8_t **ret_list, size_t *ret_len)
+{
+	struct walk w = {.most = most, .list = malloc(most * 8)};
+	int r = w.list ? walk_tree(mr, dir, &w) : -ENOMEM;
+
+	if (r || w.n > most)
+		free(TAKE_PTR(w.list));
+	if (r)
+		return r;
+	*ret = w.sum;
+	*ret_list = w.list;
+	*ret_len = w.list ? w.n * 8 : 0;
+	return 0;
 }

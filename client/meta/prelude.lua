@@ -315,6 +315,131 @@ local function went_back()
 	return less_text(call('GET', P .. 'nextchunk') or '0', HIGHEST)
 end
 
+-- Quotas of directories. Usage is told behind an operation (dirstat.lua), by the directory it was
+-- in, and goes to the quotas above where that directory is then; what moves takes along what was
+-- told by then (rename.lua). So it does not matter who moved what in between. Of a directory that
+-- was removed, _gone keeps where it was for those who have not told yet, and _owed, of the
+-- directory where it was, the sum of what was told of it: 0 (no field) once all is.
+
+-- Of a directory (text): the one above (text), or false. Of one that is gone, or in the trash:
+-- where it was; hints has what the caller knows of it.
+local above, gone, hidden = {}, {}, nil
+local function parent_of(d, hints)
+	if above[d] ~= nil then
+		return above[d]
+	end
+	local p = false
+	if d ~= '1' and less_text(d, TRASH_TEXT) then
+		if hidden == nil then
+			hidden = call('EXISTS', P .. 'detachedNodes') == 1
+		end
+		local a = get(d)
+		if a and not trashed(a) then
+			if not hidden or not call('ZSCORE', P .. 'detachedNodes', d) then
+				p = dec(field(a, PARENT))
+			end
+		elseif a ~= false then
+			p = call('GET', P .. '_gone' .. d)
+			gone[d] = p
+			p = p or hints[d] or '0'
+		end
+	end
+	above[d] = p ~= '0' and p
+	return above[d]
+end
+
+local function owed(d)
+	local v = call('HMGET', P .. '_owed', d .. 's', d .. 'i')
+	need_number(v[1])
+	need_number(v[2])
+	return tonumber(v[1] or '0'), tonumber(v[2] or '0')
+end
+
+local function owe(d, space, inodes)
+	for k, v in pairs({ s = space, i = inodes }) do
+		if v ~= 0 and call('HINCRBY', P .. '_owed', d .. k, fmt('%.0f', v)) == 0 then
+			call('HDEL', P .. '_owed', d .. k)
+		end
+	end
+end
+
+-- those that have a quota, from d (text) up
+local function quotas_above(d, hints)
+	local r, seen = {}, {}
+	while d and not seen[d] do	-- a damaged volume may go in circles
+		seen[d] = true
+		if call('HEXISTS', P .. 'dirQuota', d) == 1 then
+			r[#r + 1] = d
+		end
+		d = parent_of(d, hints)
+	end
+	return r
+end
+
+-- What was told of all below directory d (text) with record r; nil: list does not have all of them,
+-- as the numbers of links tell.
+local function below(d, r, list)
+	local there, kids = {}, {}
+	local space, inodes = 0, 0
+	for i = 1, #list, 8 do
+		local t = dec(sub(list, i, i + 7))
+		local rec = i == 1 and r or get(t)
+		if i == 1 and t ~= d or there[t] or not rec or kind(rec) ~= DIR then
+			return nil
+		end
+		local s = call('HGET', P .. 'dirUsedSpace', t)
+		local n = call('HGET', P .. 'dirUsedInodes', t)
+		if not tonumber(s) or not tonumber(n) then
+			return nil
+		end
+		local os, oi = owed(t)
+		space, inodes = space + tonumber(s) + os, inodes + tonumber(n) + oi
+		there[t] = u32(rec, NLINK) - 2
+		if i > 1 then
+			local p = dec(field(rec, PARENT))
+			kids[p] = (kids[p] or 0) + 1
+		end
+	end
+	for t, n in pairs(there) do
+		if n ~= (kids[t] or 0) then
+			return nil
+		end
+		kids[t] = nil
+	end
+	if next(kids) then
+		return nil
+	end
+	return space, inodes
+end
+
+-- sums: {id, space, inodes, ...} of quotas, to be written; n times so much more for those in list
+local function quota_plan(sums, list, n, space, inodes)
+	for _, id in ipairs(list) do
+		local i = sums[id]
+		if not i then
+			i = #sums + 1
+			sums[id], sums[i], sums[i + 1], sums[i + 2] = i, id, 0, 0
+			need_fields('dirQuotaUsedSpace', id)
+			need_fields('dirQuotaUsedInodes', id)
+		end
+		sums[i + 1], sums[i + 2] = sums[i + 1] + n * space, sums[i + 2] + n * inodes
+	end
+end
+
+-- returns {id, space, inodes, ...} (texts) of what it wrote
+local function quota_write(sums)
+	local r = {}
+	for i = 1, #sums, 3 do
+		if sums[i + 1] ~= 0 or sums[i + 2] ~= 0 then
+			local space, inodes = fmt('%.0f', sums[i + 1]), fmt('%.0f', sums[i + 2])
+			call('HINCRBY', P .. 'dirQuotaUsedSpace', sums[i], space)
+			call('HINCRBY', P .. 'dirQuotaUsedInodes', sums[i], inodes)
+			r[#r + 1], r[#r + 2], r[#r + 3] = sums[i], space, inodes
+		end
+	end
+	return r
+end
+
 -- A changing script begins with ARGV[1] = {sid}_{slot}, ARGV[2] = its number (24 bytes), ARGV[3] =
 -- now (12 bytes). What it answered lies in _ops until the slot is used again, so that asking again,
 -- because the answer was lost, does it once; when it was asked (seconds) lies behind it, for

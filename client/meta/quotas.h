@@ -5,7 +5,9 @@
  *	what of an entry	changes
  *	max, used		quota_load: at start, at each sign of life, when limits changed
  *	fresh			operations of this client
- *	flying			quota_flush: fresh moves there, and into used once Redis has it
+ *	flying			quota_flush, quota_telling: fresh moves there, and into used once
+ *				Redis has it. Of directories used gets what the script says (others
+ *				may have moved them), flying ends when all was told.
  *
  * What is used is used + flying + fresh. A load that began before a flush ended may have read
  * either, so it leaves the usage of those entries alone until the next one. */
@@ -40,6 +42,7 @@ struct quotas {
 	uint64_t flush_no, version;
 	struct cond flushed;
 	bool flushing;
+	unsigned telling;      /* scripts that tell usage of directories */
 	struct flight *flight; /* of the one that flushes */
 	/* atomic; read before anything else */
 	bool dirs, limits; /* there are directories with quotas; anybody has a limit */

@@ -2,16 +2,18 @@
 -- Sets limits of a quota, its usage, or both.
 -- ARGV: token, number, now, kind (0 directory, 1 user, 2 group), id, limits of space and of inodes
 --    (8 bytes each, or '': as it is), the same as texts (-1: as it is), space and inodes used
---    (texts, or '': as it is), 'old' when there must be one already
--- -> {1}: it is new; {0}
+--    (texts, or '': as it is), 'old' when there must be one already, of a directory it and all
+--    below it (8 bytes each): what is used is what was told of them; or ''
+-- -> {1}: it is new; {0}; {'below'}: there are others below it
 local old = done()
 if old then
 	return old
 end
 local kinds = { [0] = 'dirQuota', 'userQuota', 'groupQuota' }
-local k, id = kinds[tonumber(ARGV[4])], ARGV[5]
+local k, id, a = kinds[tonumber(ARGV[4])], ARGV[5], nil
+local space, inodes = ARGV[10], ARGV[11]
 if k == 'dirQuota' then
-	local a = get(id)
+	a = get(id)
 	if not a then
 		return fail(a == nil and ENOENT or EIO)
 	end
@@ -26,14 +28,21 @@ end
 if not was and ARGV[12] == 'old' then
 	return fail(ENOENT)
 end
+if ARGV[13] ~= '' then
+	space, inodes = below(id, a, ARGV[13])
+	if not space then
+		return { 'below' }
+	end
+	space, inodes = fmt('%.0f', space), fmt('%.0f', inodes)
+end
 need_hashes(k, k .. 'UsedSpace', k .. 'UsedInodes')
 need_counters('_quotas')
 local now = was or string.rep('\255', 16)
 now = (ARGV[6] ~= '' and ARGV[6] or sub(now, 1, 8)) .. (ARGV[7] ~= '' and ARGV[7] or sub(now, 9))
 call('HSET', P .. k, id, now)
-if ARGV[10] ~= '' then
-	call('HSET', P .. k .. 'UsedSpace', id, ARGV[10])
-	call('HSET', P .. k .. 'UsedInodes', id, ARGV[11])
+if space ~= '' then
+	call('HSET', P .. k .. 'UsedSpace', id, space)
+	call('HSET', P .. k .. 'UsedInodes', id, inodes)
 elseif not was then
 	call('HSETNX', P .. k .. 'UsedSpace', id, '0')
 	call('HSETNX', P .. k .. 'UsedInodes', id, '0')

@@ -1,10 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, parent (8 bytes), name, new parent (8 bytes), new name, flags, uid,
 --    skip, hour or '', session, open inodes, gid, gids, inode of the whiteout (8 bytes or ''),
---    capacity, inodes
+--    capacity, inodes, then of the moved and of the exchanged, where it is a directory: it and all
+--    directories below (8 bytes each; '': the sums are to do), sums of space and inodes below it
+--    (texts; '': nobody looked)
 -- -> {record of the moved, its 8 bytes, what happened: '' nothing, 'move', 'exchange', as
---    remove_write for the replaced or record and 8 bytes of the exchanged}; {false} when something
---    has the whiteout's number; {'which', 8 bytes}: is that one open? (remove_plan)
+--    remove_write for the replaced or record and 8 bytes of the exchanged, quotas as quota_write,
+--    records of both directories}; {false} when something has the whiteout's number; {'which',
+--    8 bytes}: is that one open? (remove_plan); {'below'}: what is below it has to be looked at
 local old = done()
 if old then
 	return old
@@ -178,6 +181,41 @@ local function reparent(r, rtext, f, t, tb)
 	return r
 end
 
+-- Usage of quotas that are above only one of the two places.
+local sums = {}
+if not same and (typ == DIR or exchange and dtyp == DIR) and call('HLEN', P .. 'dirQuota') > 0 then
+	local function but(list, other)
+		local r, common = {}, {}
+		for _, id in ipairs(other) do
+			common[id] = true
+		end
+		for _, id in ipairs(list) do
+			r[#r + 1] = not common[id] and id or nil
+		end
+		return r
+	end
+	local from, to = quotas_above(src, {}), quotas_above(dst, {})
+	from, to = but(from, to), but(to, from)
+	if #from + #to > 0 then
+		local function carry(d, r, at, n)
+			local space, inodes = tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+			if ARGV[at] ~= '' then
+				space, inodes = below(d, r, ARGV[at])
+			end
+			if not space or not inodes then
+				return false
+			end
+			quota_plan(sums, from, -n, space, inodes)
+			quota_plan(sums, to, n, space, inodes)
+			return true
+		end
+		if typ == DIR and not carry(text, a, 19, 1) or
+				exchange and dtyp == DIR and not carry(dec(dino), b, 22, -1) then
+			return { 'below' }
+		end
+	end
+end
+
 if many(a) then
 	need_fields('p' .. text, src, dst)
 end
@@ -240,6 +278,7 @@ if removed then
 		result[3 + i] = removed[i]
 	end
 end
+result[#result + 1] = quota_write(sums)
 result[#result + 1] = same and da or sa
 result[#result + 1] = da
 return finish(result)

@@ -63,6 +63,12 @@ local function remove_plan(parent, name, e, a, hour, session, open)
 	local many = a and field(a, PARENT) == NONE
 	if r.type == DIR then
 		need_hashes(unpack(STATS))
+		if less_text(parent, TRASH_TEXT) and call('HLEN', P .. 'dirQuota') > 0 then
+			local s, i = owed(r.text)
+			owed(parent)
+			r.space = s + (tonumber(call('HGET', P .. 'dirUsedSpace', r.text)) or 0)
+			r.inodes = i + (tonumber(call('HGET', P .. 'dirUsedInodes', r.text)) or 0)
+		end
 	end
 	if many then
 		need_fields('p' .. r.text, parent)
@@ -124,6 +130,12 @@ local function remove_write(r, now, session)
 	local length = (r.type == FILE and a) and field(a, LENGTH) or NONE
 	local owner = a and field(a, UID) or ''
 	if r.type == DIR then
+		-- what was done in it and is not told yet goes where it was (parent_of)
+		if r.space then
+			call('SET', P .. '_gone' .. r.text, r.parent, 'EX', 60)
+			call('HDEL', P .. '_owed', r.text .. 's', r.text .. 'i')
+			owe(r.parent, r.space, r.inodes)
+		end
 		remove_stats(r.text)
 	end
 	if r.hour then

@@ -65,6 +65,18 @@ void tree_damaged(uint64_t inode, size_t n)
 			  inode, n);
 }
 
+int tree_ring(uint64_t inode)
+{
+	static struct log_rate rate;
+	unsigned quiet;
+
+	if (log_rate_ok(&rate, 10 * 1000000, &quiet))
+		log_error("directory %" PRIu64 " lies in itself: the volume is damaged (stoke fsck "
+			  "--path / -r names the entry that leads back to it)",
+			  inode);
+	return -ELOOP;
+}
+
 void tree_count(struct tree *t, uint64_t files, uint64_t bytes)
 {
 	if (!t->progress)
@@ -245,6 +257,8 @@ static int frame_descend(struct tree *t, struct frame *f, struct frame **ret)
 	int r = t->ops->enter ? t->ops->enter(t, &f->d, &e, &tag) : 0;
 
 	*ret = NULL;
+	for (const struct tree_dir *up = &f->d; up && !r; up = up->up)
+		r = up->inode == e.inode ? tree_ring(e.inode) : 0;
 	if (r)
 		return MIN(r, 0);
 	sub = frame_new(&f->d, e.inode, tag, e.name, e.name_len);

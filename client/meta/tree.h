@@ -52,10 +52,13 @@ struct tree {
 	bool damaged;  /* some directory has fields that are no entries; relaxed atomic */
 };
 
-/* 0, or the first error of ops or of Redis; -EINTR: progress->cancel was set */
+/* 0, or the first error of ops or of Redis; -EINTR: progress->cancel was set; -ELOOP: a directory
+ * lies in itself (a damaged volume) */
 int tree_walk(struct tree *t, uint64_t inode, uint64_t tag);
 /* says, not too often, that entries of a directory are left out */
 void tree_damaged(uint64_t inode, size_t n);
+/* says, not too often, that a directory lies in itself; returns -ELOOP */
+int tree_ring(uint64_t inode);
 void tree_count(struct tree *t, uint64_t files, uint64_t bytes);
 
 #endif

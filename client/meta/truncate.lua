@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, inode (text), length (8 bytes), '1' through a handle, capacity, most
 --    chunks
--- -> {record, change of length in pages (text), old length, as named}; {false} when more chunks than
---    allowed lie between
+-- -> {record, change of length in pages (text), old length, as named}; {false} when more chunks
+--    than allowed lie between
 local old = done()
 if old then
 	return old

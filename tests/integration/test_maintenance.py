@@ -182,6 +182,16 @@ def test_a_tree_that_leads_back_to_itself_ends(lab, redis):
     r = lab.stoke("dump", meta, f"{lab.folder}/ring.json", timeout=20)
     assert f"2 entries of directory {files} are damaged" in r.stderr
     lab.stoke("load", redis.url(5), f"{lab.folder}/ring.json")
+    # what sums up, removes or clones says so instead of going round
+    c.hset("dirQuota", files, b"\xff" * 16)
+    c.hset("dirQuotaUsedSpace", files, 0)
+    c.hset("dirQuotaUsedInodes", files, 0)
+    r = lab.stoke("quota", "check", meta, "--path", "/files", check=False, timeout=20)
+    assert r.returncode == 1 and f"directory {files} lies in itself" in r.stderr and "the volume is damaged" in r.stderr, r.stderr
+    m = lab.mount(meta, "m1")
+    for command in (["rmr", m.path("files")], ["clone", m.path("files"), m.path("copy")]):
+        assert lab.stoke(*command, check=False, timeout=20).returncode == 1
+    assert not os.path.lexists(m.path("copy"))
 
 
 @pytest.mark.parametrize("part,value", [("Counters", 5), ("chunks", [5]), ("chunks", [{"index": 0, "slices": 5}]),

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import random
+import threading
 import time
 
 import pytest
@@ -214,9 +215,77 @@ def test_mixed_work_of_both_clients(lab, redis, juicefs, file_volume, trash):
     fsck_clean(juicefs, lab, file_volume)
 
 
-def check_usage(lab, redis, juicefs, file_volume, m, trash):
+def own_work(rnd, m, rounds, moves):
+    """what collides with others that do the same in the same few names; moves: of directories"""
+    tops = ("q1", "q1/q2", "q3", "q1/q2/x", "q3/y")
+    for _ in range(rounds):
+        a, b = m.path(rnd.choice(tops)), m.path(rnd.choice(tops))
+        one, two, d = f"{a}/n{rnd.randrange(3)}", f"{b}/n{rnd.randrange(3)}", f"{a}/d{rnd.randrange(3)}"
+        with contextlib.suppress(OSError):
+            what = rnd.randrange(12 if moves else 8)
+            if what < 2:
+                write(one, rnd.randrange(30000))
+            elif what == 2:
+                os.unlink(one)
+            elif what == 3:
+                os.rename(one, two)
+            elif what == 4:
+                os.truncate(one, rnd.randrange(50000))
+            elif what == 5:
+                os.chown(one, *rnd.choice(OWNERS))
+            elif what < 8:
+                os.link(one, two)
+            elif what == 8:
+                os.makedirs(f"{d}/s", exist_ok=True)
+                write(f"{d}/in", rnd.randrange(20000))
+                write(f"{d}/s/in", rnd.randrange(20000))
+            elif what == 9:
+                for name in ("s/in", "in"):
+                    os.unlink(f"{d}/{name}")
+                os.rmdir(f"{d}/s")
+                os.rmdir(d)
+            else:
+                os.rename(d, f"{b}/d{rnd.randrange(3)}")
+
+
+def own_statistics(redis, m):
+    """of each directory, as they are told and as they are"""
+    db, told, real = redis.client(1), {}, {}
+    for folder, names, files in os.walk(m.dir):
+        names[:] = [n for n in names if n not in INTERNAL]
+        st = [os.lstat(os.path.join(folder, n)) for n in files if folder != m.dir or n not in INTERNAL]
+        ino, name = os.stat(folder).st_ino, folder[len(m.dir):]
+        told[name] = tuple(int(db.hget(k, ino)) for k in ("dirDataLength", "dirUsedSpace", "dirUsedInodes"))
+        pages = len(names) + sum(max(1, -(-s.st_size // 4096)) for s in st)
+        real[name] = (sum(s.st_size for s in st), 4096 * pages, len(names) + len(st))
+    return told, real
+
+
+def test_both_mounts_at_once(lab, redis, juicefs, file_volume):
+    """the same files, links and directories, at the same time: what a mount tells is what its scripts did"""
+    seed = first_seed()
+    print("SEED", seed)
+    run([juicefs, "config", file_volume, "--user-group-quota", "--trash-days", "0", "--yes"], env=lab.env)
+    ours = [lab.mount(file_volume, "m1"), lab.mount(file_volume, "m2")]
+    for d in ("q1/q2/x", "q3/y"):
+        os.makedirs(ours[0].path(d))
+    for d in ("q1", "q1/q2", "q3"):
+        lab.stoke("quota", "set", file_volume, "--path", f"/{d}", "--inodes", "1000")
+    for moves in (False, True):
+        work = [threading.Thread(target=own_work, args=(random.Random(seed * 10 + i), ours[i % 2], 500, moves)) for i in range(4)]
+        for t in work:
+            t.start()
+        for t in work:
+            t.join()
+        time.sleep(1.5)  # both tell it each second
+        told, real = own_statistics(redis, ours[0])
+        assert told == real
+        check_usage(lab, redis, juicefs, file_volume, ours[0], 0, 0)
+
+
+def check_usage(lab, redis, juicefs, file_volume, m, trash, wait=CATCH_UP):
     db = redis.client(1)
-    time.sleep(CATCH_UP)
+    time.sleep(wait)
     dirs, users, groups = counted(m.dir)
     for d in ("q1", "q1/q2", "q3"):
         ino = os.stat(m.path(d)).st_ino
