@@ -123,6 +123,26 @@ def test_usage_is_right_a_moment_after_mkdir(lab, redis, juicefs, file_volume):
     quota(juicefs, lab, file_volume, "check", "--path", "/d")
 
 
+def test_what_a_mount_did_not_tell_yet_counts_once(lab, redis, juicefs, file_volume):
+    """the first limit of a user, a group and a directory, and a check, right behind work of a mount"""
+    run([juicefs, "config", file_volume, "--user-group-quota", "--trash-days", "0", "--yes"], env=lab.env)
+    m = lab.mount(file_volume, "m1")
+    os.mkdir(m.path("d"))
+    for who in (["--uid", "1000"], ["--gid", "2000"], ["--path", "/d"]):
+        for k in range(3):
+            write(m.path("d", f"{who[0]}{k}"), 5000)
+            os.chown(m.path("d", f"{who[0]}{k}"), 1000, 2000)
+        lab.stoke("quota", "set", file_volume, *who, "--inodes", "1000")
+        write(m.path("d", f"{who[0]}x"), 1)
+        os.chown(m.path("d", f"{who[0]}x"), 1000, 2000)
+        r = lab.stoke("quota", "check", file_volume, *who)
+        assert "is consistent" in r.stdout, r.stdout
+    db, n = redis.client(1), 12
+    told = [(int(db.hget(f"{k}QuotaUsedSpace", i)), int(db.hget(f"{k}QuotaUsedInodes", i)))
+            for k, i in (("user", 1000), ("group", 2000), ("dir", os.stat(m.path("d")).st_ino))]
+    assert told == [(9 * 8192 + 3 * 4096, n)] * 3
+
+
 OWNERS = ((0, 0), (1000, 1000), (1001, 2000))
 
 
