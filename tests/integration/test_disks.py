@@ -73,10 +73,10 @@ def files(lab, file_volume):
     return files
 
 
-def group_of_one(lab, meta, dirs, **kw):
-    """a daemon, and a mount that asks it over TCP, so that each block comes from the daemon's disk"""
+def group_of_one(lab, meta, dirs, local=False, **kw):
+    """a daemon, and a mount that asks it over TCP, so that each block comes from the daemon's disk; local: that reads its descriptors"""
     d = lab.daemon(meta, 1, cache_dirs=dirs, **kw)
-    m = lab.group_mount(meta, "m1", ["--buffer-size", "32"])
+    m = lab.group_mount(meta, "m1", ["--buffer-size", "32"], socket=d.socket if local else None)
     for _ in range(2):
         lab.stoke("warmup", m.path("."))
     wait_for("a full cache", lambda: d.metrics()["stoke_cached_blocks"] >= BLOCKS)
@@ -147,6 +147,23 @@ def test_D04_a_daemon_whose_only_disk_hangs_serves_without_it_and_ends(lab, file
     d.stop()
     assert time.monotonic() - begin < 15
     lab.started.remove(d)
+
+
+def test_D04_a_mount_goes_on_when_descriptors_that_it_holds_hang(lab, file_volume, files):
+    sick = lab.fault_fs()
+    d, m = group_of_one(lab, file_volume, [sick.path], local=True)
+    reader = Reader(m, files)
+    reader.more(1)
+    assert d.metrics()["stoke_cached_descriptors_out"] >= BLOCKS / 2
+    sick.do("read hang")
+    sick.do("cold")
+    wait_for("a read that hangs", lambda: sick.stat()["hung"] > 0)
+    reader.more(2)
+    sick.do("clear")
+    wait_for("taken back", lambda: state(d, sick.path) == WELL)
+    before = m.bytes_by_source()["local"]
+    wait_for("descriptors again", lambda: m.bytes_by_source()["local"] > before + 4 * FILE_MIB * MIB, 30)
+    reader.stop()
 
 
 def test_a_slow_disk_holds_no_read_up(lab, file_volume, files):

@@ -164,6 +164,7 @@ static inline struct disk *world_disk(struct world *w, unsigned i)
 	(void)snprintf(dir, sizeof(dir), "%s/%u", w->dir, i);
 	if (disk_open(dir, UUID, i, w->capacity * (w->uneven ? i + 1 : 1), 0.0001, &d, &err) < 0)
 		fail_msg("%s", str_c(&err));
+	str_fini(&err);
 	return d;
 }
 
