@@ -41,7 +41,7 @@ enum {
 	/* ranges up to this are read on the loop when their pages are in memory */
 	CONN_INLINE_MAX = 131072,
 	CONN_HELLO_US = 5000000, /* for TLS, HELLO and PROOF together */
-	/* connections of a worker that are not yet SERVING, and those of one address (or of two that
+	/* connections of a worker that are not yet SERVING, and those of one address (of two that
 	 * share a bucket); then the oldest of them goes */
 	CONN_STRANGERS_MAX = 2048,
 	CONN_STRANGERS_PER_ADDRESS = 256,
@@ -88,6 +88,7 @@ struct worker {
 	size_t inline_bytes, memory_max;
 	struct loop_timer sweep;
 	bool stopping;
+	bool restarting; /* with stopping: another program goes on behind the same sockets */
 };
 
 enum conn_state { CONN_TLS, CONN_HELLO, CONN_PROOF, CONN_SERVING, CONN_CLOSED };

@@ -8,14 +8,13 @@
  * loops. */
 #include "cached/daemon.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "cached/chain.h"
 #include "cached/index.h"
+#include "cached/listen.h"
 #include "cached/member.h"
 #include "cached/mover.h"
 #include "cached/scrub.h"
@@ -27,9 +26,10 @@
 #include "common/parse.h"
 
 enum {
-	START_US = 30000000, /* Redis at start */
-	STOP_US = 10000000,  /* for what is being served */
-	DISKS_US = 2000000,  /* for a disk that hangs */
+	START_US = 30000000,   /* Redis at start */
+	HAND_OVER_US = 500000, /* the same before the next program; who asks meanwhile waits */
+	STOP_US = 10000000,    /* for what is being served */
+	DISKS_US = 2000000,    /* for a disk that hangs */
 	OBJECT_CONNS = 64,
 	CODEC_QUEUE = 1024,
 	CONNS_MAX = 20000,
@@ -343,55 +343,9 @@ static int open_chain(struct daemon *d)
 
 /* --- server --- */
 
-/* the first address of an interface that is up and no loopback */
-static void guess_ip(char ret[MEMBER_ADDR_MAX])
-{
-	struct ifaddrs *list, *a;
-
-	(void)snprintf(ret, MEMBER_ADDR_MAX, "127.0.0.1");
-	if (getifaddrs(&list) < 0)
-		return;
-	for (a = list; a; a = a->ifa_next) {
-		const struct sockaddr_in *in = (const void *)a->ifa_addr;
-
-		if (!in || in->sin_family != AF_INET || !(a->ifa_flags & IFF_UP) ||
-		    (a->ifa_flags & IFF_LOOPBACK))
-			continue;
-		(void)inet_ntop(AF_INET, &in->sin_addr, ret, MEMBER_ADDR_MAX);
-		break;
-	}
-	freeifaddrs(list);
-}
-
-static int listen_all(struct daemon *d, struct member *self, struct str *err)
-{
-	int r = 0;
-
-	if (d->conf.cache_group && !d->conf.no_sharing) {
-		if (d->conf.group_ip)
-			(void)snprintf(self->addr, sizeof(self->addr), "%s", d->conf.group_ip);
-		else
-			guess_ip(self->addr);
-		r = server_listen_tcp(d->server, self->addr, (uint16_t)d->conf.group_port,
-				      &self->port);
-		if (r < 0)
-			str_addf(err, "cannot listen on %s port %llu: %s", self->addr,
-				 (unsigned long long)d->conf.group_port, strerror(-r));
-	}
-	if (r == 0 && d->conf.socket) {
-		r = server_listen_unix(d->server, d->conf.socket);
-		if (r == -EADDRINUSE)
-			str_addf(err, "another process serves the socket %s", d->conf.socket);
-		else if (r < 0)
-			str_addf(err, "cannot make the socket %s: %s", d->conf.socket,
-				 strerror(-r));
-	}
-	return r;
-}
-
 static int open_server(struct daemon *d, struct member *self, struct str *err)
 {
-	const struct server_conf conf = {
+	struct server_conf conf = {
 		.loops = d->loops,
 		.n_loops = d->n_loops,
 		.env = &d->env,
@@ -405,9 +359,11 @@ static int open_server(struct daemon *d, struct member *self, struct str *err)
 		.max_conns = d->max_conns,
 		.hot_share = (unsigned)d->conf.hot_share,
 	};
-	int r = server_new(&conf, &d->server);
+	int r = listen_guard(&d->conf, &conf.socket_mode, &conf.socket_group, err);
 
-	return r < 0 ? r : listen_all(d, self, err);
+	if (r == 0)
+		r = server_new(&conf, &d->server);
+	return r < 0 ? r : listen_all(&d->conf, d->server, self, err);
 }
 
 /* --- metrics --- */
@@ -670,19 +626,6 @@ static int start_scrub(struct daemon *d, struct str *err)
 
 /* --- start and stop --- */
 
-static int open_keys(struct daemon *d, struct str *err)
-{
-	const struct keys_conf conf = {
-		.secret_file = d->conf.group_secret_file,
-		.tls = {.cert = d->conf.group_tls_cert,
-			.key = d->conf.group_tls_key,
-			.ca = d->conf.group_tls_ca,
-			.name = d->conf.group_tls_name},
-	};
-
-	return d->conf.cache_group ? keys_new(&conf, &d->keys, err) : 0;
-}
-
 static void say_ready(struct daemon *d, const struct member *self, uint16_t metrics_port,
 		      uint64_t began_us)
 {
@@ -705,7 +648,7 @@ static int start(struct daemon *d, const char *meta, struct str *err)
 	uint64_t began_us = clock_us();
 	uint16_t metrics_port = 0;
 	struct member self = {0};
-	int r = open_keys(d, err);
+	int r = listen_keys(&d->conf, &d->keys, err);
 
 	if (r == 0)
 		r = open_volume(d, meta, err);
@@ -738,6 +681,30 @@ static int start(struct daemon *d, const char *meta, struct str *err)
 bool daemon_is_replaced(struct daemon *d)
 {
 	return atomic_load_explicit(&d->replaced, memory_order_relaxed);
+}
+
+static void nothing(void *arg)
+{
+	(void)arg;
+}
+
+bool daemon_is_alive(struct daemon *d)
+{
+	for (unsigned i = 0; i < d->n_loops; i++)
+		loop_run_sync(d->loops[i], nothing, NULL);
+	loop_run_sync(d->object_loop, nothing, NULL);
+	loop_run_sync(d->timers, nothing, NULL);
+	return true;
+}
+
+unsigned daemon_hand_over(struct daemon *d, int *ret)
+{
+	_Static_assert((int)DAEMON_SOCKETS >= (int)SERVER_LISTENERS_MAX, "room for all");
+
+	atomic_store_explicit(&d->ready, false, memory_order_relaxed);
+	mover_stop(d->mover);
+	membership_hand_over(TAKE_PTR(d->membership));
+	return server_hand_over(d->server, HAND_OVER_US, ret);
 }
 
 void daemon_reload(struct daemon *d)

@@ -13,12 +13,24 @@ struct daemon_conf {
 
 struct daemon;
 
-/* Starts everything that serves volume meta (a Redis URL); 0, or -errno with one line in err */
+enum { DAEMON_SOCKETS = 8 };
+
+/* Starts everything that serves volume meta (a Redis URL); 0, or -errno with one line in err.
+ * conf's strings are kept. Sockets that are given by the environment are taken (notify.h). */
 int daemon_start(const struct daemon_conf *conf, const char *meta, struct daemon **ret,
 		 struct str *err);
 /* the volume it was started for is no longer in Redis: it has sent itself SIGTERM, and is to end as
  * failed, so that it is started anew */
 bool daemon_is_replaced(struct daemon *d);
+/* What can be checked without serving: the secret and certificates, directories, addresses. 0, or
+ * -errno with one line in err */
+int daemon_check(const struct daemon_conf *conf, struct str *err);
+/* its loops run: false never comes, it hangs instead, and the watchdog ends the process */
+bool daemon_is_alive(struct daemon *d);
+/* Finishes what is being served, for a moment; then everything waits for the next program: it is to
+ * be executed at once, in this process, with these sockets (DAEMON_SOCKETS at most). The member
+ * stays in the group. Returns how many */
+unsigned daemon_hand_over(struct daemon *d, int *ret);
 /* Reads the group's secret and certificates again; what is in use stays in use when they are not
  * good. Says in the log what changed. */
 void daemon_reload(struct daemon *d);

@@ -2,6 +2,7 @@
 /* stoke-cached: options, background, the wait for the end. Main's thread alone; every other thread
  * blocks signals. */
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -9,6 +10,8 @@
 #include <sys/wait.h>
 
 #include "cached/daemon.h"
+#include "cached/notify.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/redis.h"
 
@@ -29,6 +32,15 @@ static const struct conf_table table = {
 		   "them to its cache group",
 	.min_args = 0,
 	.max_args = 1,
+	.env_prefix = "STOKE_CACHED_",
+	.file = "/etc/stoke/cached.conf",
+};
+
+/* how it was started: the configuration is read again, and the next program gets the same */
+struct start {
+	int argc;
+	char **argv; /* a copy: the process's own loses its password */
+	char program[PATH_MAX];
 };
 
 static int complain(const char *what)
@@ -40,7 +52,7 @@ static int complain(const char *what)
 /* what one option says about another; NULL: fine */
 static const char *check(const struct daemon_conf *c, size_t n_args)
 {
-	if (n_args != 1)
+	if (n_args != 1 && !c->meta)
 		return "META is missing: the Redis URL of the volume (see --help)";
 	if (!c->cache_dir || !*c->cache_dir)
 		return "--cache-dir is missing: the directories for blocks (see --help)";
@@ -117,6 +129,7 @@ static int block_signals(void)
 	(void)sigaddset(&set, SIGTERM);
 	(void)sigaddset(&set, SIGINT);
 	(void)sigaddset(&set, SIGHUP);
+	(void)sigaddset(&set, SIGUSR2);
 	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
 		return -errno;
 	return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -131,21 +144,109 @@ static bool input_ended(void)
 	return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
 }
 
-static void wait_for_end(struct daemon *d, int signals, bool private)
+/* --- signals --- */
+
+static char **copy_argv(const struct start *st)
+{
+	char **argv = calloc((size_t)st->argc + 1, sizeof(*argv));
+
+	if (argv)
+		memcpy(argv, st->argv, (size_t)st->argc * sizeof(*argv));
+	return argv;
+}
+
+/* what the file says now; only some of it can change without a restart */
+static void read_again(const struct daemon_conf *running, const struct start *st)
+{
+	_cleanup_(freep) char **argv = copy_argv(st);
+	struct daemon_conf now = {0};
+	struct str err = STR_INIT;
+	const char *wrong = NULL;
+	char **args;
+	size_t n;
+	int r = argv ? conf_parse(&table, &now, st->argc, argv, &args, &n, &err) : -ENOMEM;
+
+	if (r == 0)
+		wrong = check(&now, n);
+	if (r < 0 || wrong)
+		log_error("%s: all stays as it was", wrong ? wrong : str_c(&err));
+	for (size_t i = 0; r == 0 && !wrong && i < table.n; i++) {
+		const char *name = options[i].name;
+
+		if (conf_same(&table, i, running, &now))
+			continue;
+		if (!strcmp(name, "verbose"))
+			log_info("verbose: %s from now on", now.verbose ? "true" : "false");
+		else
+			log_warn("%s was changed: that needs a restart", name);
+	}
+	if (r == 0 && !wrong)
+		log_init("stoke-cached", now.verbose ? LOG_LVL_DEBUG : LOG_LVL_INFO);
+	conf_fini(&table, &now);
+	str_fini(&err);
+}
+
+static void reload(struct daemon *d, const struct daemon_conf *running, const struct start *st)
+{
+	char text[64];
+
+	(void)snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu",
+		       (unsigned long long)clock_us());
+	notify(text);
+	log_info("SIGHUP: reading the configuration again");
+	read_again(running, st);
+	daemon_reload(d);
+	notify("READY=1");
+}
+
+/* The program's file, which may be a newer one, goes on in this process. Returns only when that was
+ * refused at once. */
+static void replace(struct daemon *d, const struct start *st)
+{
+	int fd[DAEMON_SOCKETS], r;
+	uint64_t began = clock_us();
+	unsigned n;
+
+	if (access(st->program, X_OK) < 0) {
+		log_error("SIGUSR2: %s cannot be executed (%s): going on as before", st->program,
+			  strerror(errno));
+		return;
+	}
+	notify("RELOADING=1");
+	n = daemon_hand_over(d, fd);
+	log_info("SIGUSR2: %s goes on with %u socket(s), after %.3f s", st->program, n,
+		 (double)(clock_us() - began) / 1e6);
+	r = notify_give(fd, n);
+	if (r == 0)
+		(void)execv(st->program, st->argv);
+	log_error("%s could not be executed: %s", st->program, strerror(r < 0 ? -r : errno));
+	_exit(1); /* to be started again: nothing here accepts any more */
+}
+
+static void wait_for_end(struct daemon *d, const struct daemon_conf *conf, const struct start *st,
+			 int signals)
 {
 	struct pollfd p[2] = {
 		{.fd = signals, .events = POLLIN},
-		{.fd = private ? STDIN_FILENO : -1, .events = POLLIN},
+		{.fd = conf->private ? STDIN_FILENO : -1, .events = POLLIN},
 	};
+	uint64_t watchdog = notify_watchdog_us();
 	struct signalfd_siginfo s;
 
 	for (;;) {
-		if (poll(p, 2, -1) < 0)
+		int n = poll(p, 2, watchdog ? (int)MIN(watchdog / 1000 + 1, UINT64_C(60000)) : -1);
+
+		if (watchdog && n >= 0 && daemon_is_alive(d))
+			notify("WATCHDOG=1");
+		if (n <= 0)
 			continue;
 		if (p[0].revents && read(signals, &s, sizeof(s)) == sizeof(s)) {
 			if (s.ssi_signo == SIGHUP) { /* or the terminal went away */
-				log_info("signal %u: reading the configuration again", s.ssi_signo);
-				daemon_reload(d);
+				reload(d, conf, st);
+				continue;
+			}
+			if (s.ssi_signo == SIGUSR2) {
+				replace(d, st);
 				continue;
 			}
 			log_info("signal %u: stopping", s.ssi_signo);
@@ -158,7 +259,8 @@ static void wait_for_end(struct daemon *d, int signals, bool private)
 	}
 }
 
-static int serve(const struct daemon_conf *conf, const char *meta, int ready_fd)
+static int serve(const struct daemon_conf *conf, const char *meta, const struct start *st,
+		 int ready_fd)
 {
 	int signals = block_signals(), r;
 	struct str err = STR_INIT;
@@ -179,7 +281,9 @@ static int serve(const struct daemon_conf *conf, const char *meta, int ready_fd)
 			log_warn("whoever started the daemon did not wait for it");
 		(void)close(ready_fd);
 	}
-	wait_for_end(d, signals, conf->private);
+	notify("READY=1");
+	wait_for_end(d, conf, st, signals);
+	notify("STOPPING=1");
 	r = daemon_is_replaced(d);
 	if (!daemon_stop(d)) {
 		log_warn("requests were still under way after the time allowed for them");
@@ -189,15 +293,97 @@ static int serve(const struct daemon_conf *conf, const char *meta, int ready_fd)
 	return r;
 }
 
+static int start_copy(int argc, char **argv, struct start *ret)
+{
+	ssize_t n = readlink("/proc/self/exe", ret->program, sizeof(ret->program) - 1);
+
+	if (n < 0)
+		return -errno;
+	ret->program[n] = 0;
+	ret->argc = argc;
+	ret->argv = calloc((size_t)argc + 1, sizeof(*ret->argv));
+	if (!ret->argv)
+		return -ENOMEM;
+	for (int i = 0; i < argc; i++) {
+		ret->argv[i] = strdup(argv[i]);
+		if (!ret->argv[i])
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+static void start_free(struct start *st)
+{
+	for (int i = 0; st->argv && i < st->argc; i++) {
+		if (st->argv[i])
+			explicit_bzero(st->argv[i], strlen(st->argv[i]));
+		free(st->argv[i]);
+	}
+	free(st->argv);
+}
+
+/* options that only say something; -1: go on */
+static int only_said(const struct daemon_conf *conf, size_t n_args)
+{
+	const char *wrong = NULL;
+	struct str s = STR_INIT;
+	int r = 0;
+
+	if (conf->version) {
+		(void)printf("stoke-cached %s\n", STOKE_VERSION);
+		return 0;
+	}
+	if (conf->print_config) {
+		conf_sample(&table, &s);
+		(void)fputs(str_c(&s), stdout);
+		str_fini(&s);
+		return 0;
+	}
+	wrong = check(conf, n_args);
+	if (wrong) {
+		(void)complain(wrong);
+		return EXIT_USAGE;
+	}
+	if (!conf->check_config)
+		return -1;
+	r = daemon_check(conf, &s);
+	if (r < 0)
+		(void)complain(s.len ? str_c(&s) : strerror(-r));
+	else
+		(void)printf("the options and the files they name are good\n");
+	str_fini(&s);
+	return r < 0 ? 1 : 0;
+}
+
+static int run(const struct daemon_conf *conf, char *arg, const struct start *st)
+{
+	_cleanup_(freep) char *meta = strdup(arg ? arg : conf->meta);
+	bool again = getenv("STOKE_SOCKETS") != NULL; /* in the background already */
+	int r = meta ? 0 : -ENOMEM, ready_fd = -1;
+
+	if (arg)
+		redis_blank_password(arg);
+	log_init("stoke-cached", conf->verbose ? LOG_LVL_DEBUG : LOG_LVL_INFO);
+	(void)umask(077);
+	if (r == 0 && conf->background && !again)
+		r = ready_fd = to_background();
+	if (r >= 0 && conf->log)
+		r = log_to_file(conf->log);
+	return r < 0 ? complain(strerror(-r)) : serve(conf, meta, st, ready_fd);
+}
+
 int main(int argc, char **argv)
 {
 	struct daemon_conf conf = {0};
+	struct start st = {0};
 	struct str err = STR_INIT;
-	const char *wrong;
-	char **args, *meta;
+	char **args;
 	size_t n_args;
-	int r = conf_parse(&table, &conf, argc, argv, &args, &n_args, &err), ready_fd = -1;
+	int r = start_copy(argc, argv, &st);
 
+	if (r < 0)
+		return complain(strerror(-r));
+	r = conf_parse(&table, &conf, argc, argv, &args, &n_args, &err);
 	if (r < 0) {
 		(void)complain(str_c(&err));
 		str_fini(&err);
@@ -205,31 +391,10 @@ int main(int argc, char **argv)
 	}
 	if (r > 0)
 		return 0;
-	if (conf.version) {
-		(void)printf("stoke-cached %s\n", STOKE_VERSION);
-		conf_fini(&table, &conf);
-		return 0;
-	}
-	wrong = check(&conf, n_args);
-	if (wrong) {
-		(void)complain(wrong);
-		conf_fini(&table, &conf);
-		return EXIT_USAGE;
-	}
-	meta = strdup(args[0]);
-	redis_blank_password(args[0]);
-	log_init("stoke-cached", conf.verbose ? LOG_LVL_DEBUG : LOG_LVL_INFO);
-	(void)umask(077);
-	r = meta ? 0 : -ENOMEM;
-	if (r == 0 && conf.background)
-		r = ready_fd = to_background();
-	if (r >= 0 && conf.log)
-		r = log_to_file(conf.log);
+	r = only_said(&conf, n_args);
 	if (r < 0)
-		r = complain(strerror(-r));
-	else
-		r = serve(&conf, meta, ready_fd);
-	free(meta);
+		r = run(&conf, n_args ? args[0] : NULL, &st);
 	conf_fini(&table, &conf);
+	start_free(&st);
 	return r;
 }

@@ -293,15 +293,28 @@ void membership_wake(struct membership *m)
 	mtx_unlock(&m->lock);
 }
 
-void membership_stop(struct membership *m)
+static void membership_join_thread(struct membership *m)
 {
-	if (!m)
-		return;
 	mtx_lock(&m->lock);
 	m->stop = true;
 	cond_signal(&m->wake);
 	mtx_unlock(&m->lock);
 	(void)pthread_join(m->thread, NULL);
+}
+
+void membership_hand_over(struct membership *m)
+{
+	if (!m)
+		return;
+	membership_join_thread(m);
+	membership_free(m);
+}
+
+void membership_stop(struct membership *m)
+{
+	if (!m)
+		return;
+	membership_join_thread(m);
 	if (m->registry && !m->gone &&
 	    registry_leave(m->registry, clock_us() + LEAVE_US, m->conf.self.id, NULL) < 0)
 		log_warn("could not leave the group: the others notice within seconds");

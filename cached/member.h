@@ -37,5 +37,7 @@ void membership_wake(struct membership *m);
 /* ends the thread and takes the member out of the registry; NULL is fine. The mover is stopped
  * before */
 void membership_stop(struct membership *m);
+/* The same, but the member stays in the registry: its next process goes on where this one ends. */
+void membership_hand_over(struct membership *m);
 
 #endif

@@ -313,7 +313,9 @@ static void serve_call(struct call *k, const uint8_t *body)
 {
 	uint32_t n = k->frame.body_len;
 
-	if (k->conn->worker->stopping)
+	if (k->conn->worker->restarting && k->conn->version >= 2)
+		answer_status(k, ST_RESTARTING, NULL);
+	else if (k->conn->worker->stopping)
 		answer_status(k, ST_STOPPING, NULL);
 	else if (k->frame.op == OP_STAT && n == 0)
 		serve_stat(k, false);

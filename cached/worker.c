@@ -15,7 +15,13 @@
 #include "cached/conn.h"
 #include "common/clock.h"
 
-enum { SWEEP_US = 250000, ACCEPTS_PER_TURN = 64, BACKLOG = 4096, PAUSE_US = 100000 };
+enum {
+	SWEEP_US = 250000,
+	ACCEPTS_PER_TURN = 64,
+	BACKLOG = 4096,
+	PAUSE_US = 100000,
+	RESTART_TELL_US = 20000
+};
 
 struct listener {
 	struct server *server;
@@ -264,12 +270,54 @@ int server_listen_unix(struct server *s, const char *path)
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	/* the mode is set before anybody can connect: that needs listen */
 	if (fd < 0 || bind(fd, (const struct sockaddr *)&a, sizeof(a)) < 0 ||
-	    chmod(path, 0660) < 0 || listen(fd, BACKLOG) < 0)
+	    (s->conf.socket_group && chown(path, (uid_t)-1, s->conf.socket_group) < 0) ||
+	    chmod(path, s->conf.socket_mode ? s->conf.socket_mode : 0660) < 0 ||
+	    listen(fd, BACKLOG) < 0)
 		return -errno;
 	r = add_listener(s, fd, true, path);
 	if (r == 0)
 		TAKE_FD(fd);
 	return r;
+}
+
+int server_adopt(struct server *s, int fd, bool ours, uint16_t *ret_port)
+{
+	struct sockaddr_storage a = {0};
+	socklen_t len = sizeof(a);
+	int listens = 0, r;
+	socklen_t int_len = sizeof(listens);
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path) + 1] = "";
+	struct sockaddr_in in;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_len) < 0 ||
+	    getsockname(fd, (struct sockaddr *)&a, &len) < 0)
+		return -errno;
+	if (!listens ||
+	    (a.ss_family != AF_UNIX && a.ss_family != AF_INET && a.ss_family != AF_INET6))
+		return -EINVAL;
+	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0 || fcntl(fd, F_SETFL, O_NONBLOCK) < 0)
+		return -errno;
+	if (a.ss_family == AF_UNIX && len > offsetof(struct sockaddr_un, sun_path))
+		memcpy(path, ((struct sockaddr_un *)&a)->sun_path,
+		       len - offsetof(struct sockaddr_un, sun_path));
+	r = add_listener(s, fd, a.ss_family == AF_UNIX, ours && path[0] ? path : NULL);
+	if (r == 0) {
+		memcpy(&in, &a,
+		       sizeof(in)); /* the port stands at the same place in both families */
+		*ret_port = a.ss_family == AF_UNIX ? 0 : ntohs(in.sin_port);
+	}
+	return r;
+}
+
+/* nothing is accepted any more; who connects waits */
+static void listeners_pause(void *arg)
+{
+	struct server *s = arg;
+
+	for (unsigned i = 0; i < s->n_listeners; i++) {
+		loop_watch_set(&s->listeners[i].watch, 0);
+		loop_timer_stop(&s->listeners[i].pause);
+	}
 }
 
 static void listeners_close(void *arg)
@@ -294,7 +342,7 @@ static void listeners_close(void *arg)
 struct census {
 	struct worker *worker;
 	unsigned conns, calls;
-	bool close;
+	bool close, restart;
 };
 
 static void census_list(struct census *n, struct list_node *conns)
@@ -320,6 +368,7 @@ static void take_census(void *arg)
 	struct worker *w = n->worker;
 
 	w->stopping = true;
+	w->restarting = n->restart;
 	census_list(n, &w->strangers);
 	census_list(n, &w->conns);
 	if (n->close) {
@@ -331,19 +380,36 @@ static void take_census(void *arg)
 	n->conns = w->n_conns;
 }
 
-static unsigned census(struct server *s, bool close, unsigned *ret_conns)
+static unsigned census(struct server *s, bool close, bool restart, unsigned *ret_conns)
 {
 	unsigned calls = 0;
 
 	*ret_conns = 0;
 	for (unsigned i = 0; i < s->conf.n_loops; i++) {
-		struct census n = {.worker = &s->workers[i], .close = close};
+		struct census n = {.worker = &s->workers[i], .close = close, .restart = restart};
 
 		loop_run_sync(s->workers[i].loop, take_census, &n);
 		calls += n.calls;
 		*ret_conns += n.conns;
 	}
 	return calls;
+}
+
+static const struct timespec census_pause = {.tv_nsec = 2000000};
+
+unsigned server_hand_over(struct server *s, uint64_t us, int *ret)
+{
+	uint64_t began = clock_us(), end = began + us;
+	unsigned conns;
+
+	loop_run_sync(s->conf.loops[0], listeners_pause, s);
+	/* for a moment even when nothing is under way: who asks now is told, and asks again */
+	while ((census(s, false, true, &conns) && clock_us() < end) ||
+	       clock_us() - began < RESTART_TELL_US)
+		nanosleep(&census_pause, NULL);
+	for (unsigned i = 0; i < s->n_listeners; i++)
+		ret[i] = s->listeners[i].fd;
+	return s->n_listeners;
 }
 
 static void sweep_stop(void *arg)
@@ -355,16 +421,15 @@ static void sweep_stop(void *arg)
 
 bool server_stop(struct server *s, uint64_t us)
 {
-	const struct timespec pause = {.tv_nsec = 2000000};
 	uint64_t end = clock_us() + us;
 	unsigned conns;
 
 	loop_run_sync(s->conf.loops[0], listeners_close, s);
-	while (census(s, false, &conns) && clock_us() < end)
-		nanosleep(&pause, NULL);
+	while (census(s, false, false, &conns) && clock_us() < end)
+		nanosleep(&census_pause, NULL);
 	end = clock_us() + us;
-	while (census(s, true, &conns), conns && clock_us() < end)
-		nanosleep(&pause, NULL);
+	while (census(s, true, false, &conns), conns && clock_us() < end)
+		nanosleep(&census_pause, NULL);
 	for (unsigned i = 0; i < s->conf.n_loops; i++)
 		loop_run_sync(s->workers[i].loop, sweep_stop, &s->workers[i]);
 	return conns == 0;

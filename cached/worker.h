@@ -4,6 +4,8 @@
 #ifndef STOKE_CACHED_WORKER_H
 #define STOKE_CACHED_WORKER_H
 
+#include <sys/types.h>
+
 #include "cached/counters.h"
 #include "cached/store.h"
 #include "common/block/hello.h"
@@ -22,6 +24,8 @@ struct server_conf {
 	struct keys *keys;	   /* secret and TLS for TCP; NULL: secret, plain */
 	const struct secret *secret;
 	unsigned max_conns;
+	mode_t socket_mode; /* of the unix socket; 0: 0660 */
+	gid_t socket_group; /* 0: of this process */
 	/* answers of one block at once, before its owner sends askers to its successor; 0: never */
 	unsigned hot_share;
 	struct hot *hot;     /* the server's own, */
@@ -34,9 +38,16 @@ int server_new(const struct server_conf *conf, struct server **ret);
 /* addr: an IP or host name, NULL: all; port 0: any free one. May be called more than once before
  * and after connections came. 0 or -errno */
 int server_listen_tcp(struct server *s, const char *addr, uint16_t port, uint16_t *ret_port);
-/* The socket is made with mode 0660. A socket that nobody listens on is replaced; -EADDRINUSE:
+/* A socket that nobody listens on is replaced; -EADDRINUSE:
  * somebody does */
 int server_listen_unix(struct server *s, const char *path);
+/* As server_stop, but the listening sockets stay and are given to the caller, connections that come
+ * meanwhile wait in them, and requests are answered RESTARTING. Nothing of s may be used any more
+ * but by exec. ret: SERVER_LISTENERS_MAX; returns how many */
+unsigned server_hand_over(struct server *s, uint64_t us, int *ret);
+/* takes over a socket that listens already; ours: the path of a unix socket is
+ * removed at the end; *ret_port: of TCP, else 0. 0 or -errno */
+int server_adopt(struct server *s, int fd, bool ours, uint16_t *ret_port);
 /* No new connections and requests; waits until what is being served is answered, at most us, then
  * closes. true: all is answered and gone; false: requests are still with the chain, nothing may be
  * freed */

@@ -130,7 +130,7 @@ static int make_arguments(struct private *p, const struct private_conf *conf)
 		p->program,   p->meta,	      "--private", "--cache-dir",
 		p->cache_dir, "--cache-size", p->size,	   "--free-space-ratio",
 		p->ratio,     "--socket",     p->socket,   "--metrics",
-		"none",
+		"none",	      "--config",     "none",
 	};
 
 	memcpy(p->argv, args, sizeof(args));

@@ -2,6 +2,9 @@
 /* Tables of options. Thread: main, at start. */
 #include "common/conf.h"
 
+#include <ctype.h>
+#include <sys/stat.h>
+
 #include "common/conf_text.h"
 #include "common/parse.h"
 
@@ -153,9 +156,21 @@ static int set_defaults(const struct conf_table *t, void *target)
 	return 0;
 }
 
-static const char *of_environment(const struct conf_option *o)
+/* the variable's name, in room unless it is the option's own */
+static const char *variable(const struct conf_table *t, const struct conf_option *o, char *room,
+			    size_t n)
 {
-	const char *v = o->env ? getenv(o->env) : NULL;
+	if (o->env || !t->env_prefix)
+		return o->env;
+	snprintf(room, n, "%s%s", t->env_prefix, o->name);
+	for (char *c = room; *c; c++)
+		*c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+	return room;
+}
+
+static const char *of_environment(const char *name)
+{
+	const char *v = name ? getenv(name) : NULL;
 
 	return v && *v ? v : NULL;
 }
@@ -164,8 +179,10 @@ static int set_environment(const struct conf_table *t, void *target, struct str 
 {
 	for (size_t i = 0; i < t->n; i++) {
 		const struct conf_option *o = &t->options[i];
-		const char *v = of_environment(o);
-		int r = v ? set_or_tell(o, target, v, "$", o->env, err) : 0;
+		char room[96];
+		const char *name = variable(t, o, room, sizeof(room));
+		const char *v = of_environment(name);
+		int r = v ? set_or_tell(o, target, v, "$", name, err) : 0;
 
 		if (r < 0)
 			return r;
@@ -184,8 +201,9 @@ static char *trim(char *s)
 	return s;
 }
 
+/* shared: others can read the file */
 static int set_line(const struct conf_table *t, void *target, char *line, const char *where,
-		    struct str *err)
+		    bool shared, struct str *err)
 {
 	const struct conf_option *o;
 	char *eq, *name;
@@ -205,6 +223,12 @@ static int set_line(const struct conf_table *t, void *target, char *line, const 
 		str_addf(err, "%sunknown option '%s'; see --help", where, name);
 		return -EINVAL;
 	}
+	if (o->type == CONF_SECRET && shared) {
+		str_addf(err,
+			 "%s%s does not belong in a file that others can read: chmod o=", where,
+			 name);
+		return -EINVAL;
+	}
 	return set_or_tell(o, target, trim(eq + 1), where, name, err);
 }
 
@@ -214,18 +238,21 @@ static int set_file(const struct conf_table *t, void *target, const char *path, 
 	FILE *f = fopen(path, "re");
 	size_t cap = 0;
 	unsigned number = 0;
+	struct stat st;
 	int r = 0;
 
-	if (!f) {
+	if (!f || fstat(fileno(f), &st) < 0) {
 		r = -errno;
 		str_addf(err, "--config: %s: %s", path, strerror(-r));
+		if (f)
+			fclose(f);
 		return r;
 	}
 	while (r == 0 && getline(&line, &cap, f) >= 0) {
 		char where[300];
 
 		snprintf(where, sizeof(where), "%.250s:%u: ", path, ++number);
-		r = set_line(t, target, line, where, err);
+		r = set_line(t, target, line, where, st.st_mode & S_IRWXO, err);
 	}
 	if (r == 0 && ferror(f)) {
 		r = -EIO;
@@ -383,7 +410,9 @@ static int parse(const struct conf_table *t, void *target, int argc, char **argv
 		path = TAKE_PTR(*(char **)member(file, target));
 		conf_fini(t, target);
 		r = set_defaults(t, target);
-		if (r == 0 && path)
+		if (r == 0 && !path && t->file && access(t->file, F_OK) == 0)
+			r = set_text(&path, t->file);
+		if (r == 0 && path && strcmp(path, "none") != 0)
 			r = set_file(t, target, path, err);
 	}
 	if (r == 0)
@@ -427,4 +456,21 @@ void conf_fini(const struct conf_table *t, void *target)
 		free(*at);
 	}
 	clear(t, target);
+}
+
+bool conf_same(const struct conf_table *t, size_t i, const void *a, const void *b)
+{
+	const struct conf_option *o = &t->options[i];
+	const void *x = (const char *)a + o->offset, *y = (const char *)b + o->offset;
+	const char *s, *u;
+
+	if (o->type == CONF_FLAG)
+		return *(const bool *)x == *(const bool *)y;
+	if (o->type == CONF_RATIO)
+		return memcmp(x, y, sizeof(double)) == 0;
+	if (!is_text(o))
+		return *(const uint64_t *)x == *(const uint64_t *)y;
+	s = *(char *const *)x;
+	u = *(char *const *)y;
+	return s && u ? strcmp(s, u) == 0 : s == u;
 }

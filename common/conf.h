@@ -60,6 +60,9 @@ struct conf_table {
 	const char *usage;	   /* "stoke mount [options] META DIR" */
 	const char *summary;	   /* one line */
 	size_t min_args, max_args; /* words that are not options */
+	/* an option without a variable of its own has this one and its name in capitals; NULL: none */
+	const char *env_prefix;
+	const char *file; /* read when it is there and "config" names none; NULL: none */
 };
 
 /* Fills the options' members of *target, whatever was in them, from defaults, the file, the
@@ -68,7 +71,8 @@ struct conf_table {
  * first word that is not an option: argv is reordered, options first.
  *
  * A table with a CONF_STR option "config" has a file: the one that it names, of lines
- * "name = value" and "#" comments; unknown names are errors there, too.
+ * "name = value" and "#" comments; unknown names are errors there, too. "none" is no file. A line with
+ * a secret is refused in a file that others can read.
  *
  * 0; 1 when --help was asked for and printed on stdout; -EINVAL, or the -errno of the file, with
  * one line in err (names the option, what was wrong, and "see --help"). conf_fini is due always. */
@@ -76,6 +80,10 @@ int conf_parse(const struct conf_table *t, void *target, int argc, char **argv, 
 	       size_t *n_args, struct str *err);
 /* frees the strings in target */
 void conf_fini(const struct conf_table *t, void *target);
+/* whether option i is the same in both */
+bool conf_same(const struct conf_table *t, size_t i, const void *a, const void *b);
+/* a file for "config": every option, its help and its default, commented out */
+void conf_sample(const struct conf_table *t, struct str *out);
 void conf_help(const struct conf_table *t, struct str *out);
 /* appends `"name":value,…` without braces (sizes in bytes, durations in seconds), secrets left out:
  * for .config */

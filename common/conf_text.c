@@ -75,6 +75,24 @@ void conf_help(const struct conf_table *t, struct str *out)
 	str_addf(out, "  -h, --help%*sshow this text\n", HELP_COLUMN - 12, "");
 }
 
+/* --- the sample --- */
+
+void conf_sample(const struct conf_table *t, struct str *out)
+{
+	str_addf(out,
+		 "# %s\n# name = value; a line that begins with # is a comment. The command line "
+		 "and the environment\n# come before this file.\n",
+		 t->summary);
+	for (size_t i = 0; i < t->n; i++) {
+		const struct conf_option *o = &t->options[i];
+
+		if (!o->help || !strcmp(o->name, "config"))
+			continue;
+		str_addf(out, "\n# %s\n#%s =%s%s\n", o->help, o->name, o->dflt ? " " : "",
+			 o->dflt ? o->dflt : "");
+	}
+}
+
 /* --- JSON --- */
 
 static void json_text(struct str *out, const char *s)

@@ -258,7 +258,7 @@ void peer_start(struct peer *p, struct peer_call *call, bool bulk)
 	call->peer = p;
 	call->conn = c;
 	call->state = CALL_POSTED;
-	call->filled = call->probe = false;
+	call->filled = call->probe = call->held = false;
 	call->fd = -1;
 	call->verdict = ST_OK;
 	call->reason[0] = '\0';
@@ -402,14 +402,15 @@ static int peers_metrics(struct peers *ps, struct metrics *m)
 	ps->ok = calls_metric(m, "result=\"ok\"");
 	ps->failed = calls_metric(m, "result=\"failed\"");
 	ps->timed_out = calls_metric(m, "result=\"timeout\"");
+	ps->held = calls_metric(m, "result=\"held\"");
 	ps->connects = metrics_get(m, "stoke_peer_connects_total", "result=\"ok\"", METRIC_COUNTER,
 				   "connections to other daemons, by outcome");
 	ps->refused = metrics_get(m, "stoke_peer_connects_total", "result=\"failed\"",
 				  METRIC_COUNTER, "connections to other daemons, by outcome");
 	ps->latency = metrics_get(m, "stoke_peer_seconds", "", METRIC_HISTOGRAM,
 				  "answers of other daemons, without those that had to fetch");
-	if (!ps->ok || !ps->failed || !ps->timed_out || !ps->connects || !ps->refused ||
-	    !ps->latency)
+	if (!ps->ok || !ps->failed || !ps->held || !ps->timed_out || !ps->connects ||
+	    !ps->refused || !ps->latency)
 		return -ENOMEM;
 	return 0;
 }

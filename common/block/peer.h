@@ -19,7 +19,8 @@ enum {
 	PEER_MAX_IN_FLIGHT = 1024,
 	PEER_MAX_TOMBSTONES = 64,
 	PEER_SWEEP_US = 50000,
-	PEER_PROBE_US = 1000000
+	PEER_PROBE_US = 1000000,
+	PEER_HOLD_US = 1000000 /* for a daemon that said RESTARTING */
 };
 
 struct peers_conf {
@@ -84,7 +85,7 @@ struct peer_call {
 	void *conn;
 	uint64_t id, sent_us, moved_us;
 	uint8_t state;
-	bool filled, probe;
+	bool filled, probe, held;
 };
 
 /* any thread; done is called exactly once, never before peer_start returned on the same loop's

@@ -12,6 +12,10 @@
  *	READY		calls are written and answered (peer_io.c)
  *	CLOSED		peers_free was called
  *
+ * A daemon that replaces its program says RESTARTING and keeps its listening sockets: what was not
+ * answered goes back to the queue, and a new connection is opened, which waits until the next
+ * program accepts it (conn_hold, conn_reopen). Once for each call, and for PEER_HOLD_US at most.
+ *
  * conn_fail leads from every state to IDLE and ends all calls; a socket exists from CONNECTING to
  * READY. A call is in queue or sent, except while its end is told. */
 #include "common/block/peer_conn.h"
@@ -25,6 +29,9 @@
 #include "common/clock.h"
 
 enum { BACKOFF_MIN_US = 50000, BACKOFF_MAX_US = 2000000 };
+
+static void conn_shut(struct peer_conn *c);
+static void conn_open(struct peer_conn *c);
 
 static struct peer_conn *conn_of(const struct peer_call *call)
 {
@@ -84,6 +91,60 @@ static bool call_quiet(const struct peer_call *call, uint64_t now)
 	return call->quiet_us && now >= call->moved_us && now - call->moved_us >= call->quiet_us;
 }
 
+/* --- a daemon that replaces its program --- */
+
+static bool peer_is_held(const struct peer *p)
+{
+	return clock_us() < __atomic_load_n(&p->hold_until_us, __ATOMIC_RELAXED);
+}
+
+/* It waits like for a fetch: nobody hedges meanwhile. */
+static void call_held(struct peer_call *call)
+{
+	call->moved_us = clock_us();
+	if (call->filled)
+		return;
+	call->filled = true;
+	if (call->filling)
+		call->filling(call);
+}
+
+/* from sent back to the queue */
+static void call_again(struct peer_conn *c, struct peer_call *call)
+{
+	list_del(&call->link);
+	c->n_sent--;
+	call->held = true;
+	call->state = CALL_QUEUED;
+	list_add_tail(&c->queue, &call->link);
+	c->n_queue++;
+	call->moved_us = clock_us();
+	metric_add(c->peer->peers->held, 1);
+}
+
+bool conn_hold(struct peer_conn *c, struct peer_call *call)
+{
+	if (call->held || call->probe)
+		return false;
+	if (!peer_is_held(c->peer))
+		__atomic_store_n(&c->peer->hold_until_us, clock_us() + PEER_HOLD_US,
+				 __ATOMIC_RELAXED);
+	c->restarting = true;
+	call_again(c, call);
+	loop_timer_start(&c->sweep, 0);
+	call_held(call); /* which may end it */
+	return true;
+}
+
+/* the connection of before is over; who waits in the queue goes over a new one */
+static void conn_reopen(struct peer_conn *c)
+{
+	conn_shut(c);
+	c->state = CONN_IDLE;
+	if (c->n_queue)
+		conn_open(c);
+}
+
 /* calls that wait too long end; a connection with too many tombstones does */
 static void conn_sweep(struct loop_timer *t)
 {
@@ -117,6 +178,8 @@ static void conn_sweep(struct loop_timer *t)
 	conn_end_all(c, &ending, -ETIMEDOUT, "no answer in time");
 	if (c->doomed)
 		conn_fail(c, -EHOSTDOWN, "too many answers outstanding that nobody waits for");
+	else if (c->restarting && c->n_sent == 0 && c->state == CONN_READY)
+		conn_reopen(c);
 	if (c->n_queue + c->n_sent > 0)
 		conn_start_sweep(c);
 }
@@ -152,12 +215,43 @@ static void conn_shut(struct peer_conn *c)
 	}
 	io_free(TAKE_PTR(c->io));
 	tls_free(TAKE_PTR(c->tls));
-	c->doomed = false;
+	c->doomed = c->restarting = false;
+}
+
+/* the daemon went away behind its RESTARTING: what it did not answer is asked again */
+static void conn_save(struct peer_conn *c)
+{
+	struct list_node *n, *next;
+
+	list_for_each_safe(n, next, &c->sent)
+	{
+		struct peer_call *call = container_of(n, struct peer_call, link);
+
+		if (!call->held && !call->probe)
+			call_again(c, call);
+	}
+}
+
+/* all that wait are told; whoever is told may give up others */
+static void conn_tell_held(struct peer_conn *c)
+{
+	struct list_node *n;
+again:
+	list_for_each(n, &c->queue)
+	{
+		struct peer_call *call = container_of(n, struct peer_call, link);
+
+		if (call->filled)
+			continue;
+		call_held(call);
+		goto again;
+	}
 }
 
 void conn_fail(struct peer_conn *c, int status, const char *why)
 {
 	bool was_ready = c->state == CONN_READY, was_idle = c->state == CONN_IDLE;
+	bool goes_on = was_ready && !c->doomed && status != -EPROTO && peer_is_held(c->peer);
 	struct list_node ending, *n;
 	struct peer *p = c->peer;
 	char text[REQ_REASON];
@@ -165,9 +259,14 @@ void conn_fail(struct peer_conn *c, int status, const char *why)
 	snprintf(text, sizeof(text), "%s", why); /* it may be the TLS session's, which ends here */
 	why = text;
 	list_init(&ending);
+	if (goes_on)
+		conn_save(c);
 	list_splice_tail(&ending, &c->sent);
-	list_splice_tail(&ending, &c->queue);
-	c->n_sent = c->n_queue = 0;
+	c->n_sent = 0;
+	if (!goes_on) {
+		list_splice_tail(&ending, &c->queue);
+		c->n_queue = 0;
+	}
 	list_for_each(n, &ending) container_of(n, struct peer_call, link)->state = CALL_ENDING;
 	conn_shut(c);
 	if (c->state == CONN_CLOSED) {
@@ -184,6 +283,11 @@ void conn_fail(struct peer_conn *c, int status, const char *why)
 	}
 	/* who asked while it stood hears that the host went away, whatever broke first */
 	conn_end_all(c, &ending, was_ready && status != -EPROTO ? -EHOSTDOWN : status, why);
+	/* unless somebody who was told opened it already */
+	if (goes_on && c->state == CONN_IDLE && c->n_queue)
+		conn_open(c);
+	if (goes_on)
+		conn_tell_held(c);
 }
 
 void conn_close(struct peer_conn *c)
@@ -563,6 +667,8 @@ void conn_submit(struct peer_conn *c, struct peer_call *call)
 	list_add_tail(&c->queue, &call->link);
 	c->n_queue++;
 	conn_start_sweep(c);
+	if (c->state != CONN_READY && peer_is_held(c->peer))
+		call_held(call);
 	if (c->state == CONN_READY)
 		conn_write(c);
 	else if (c->state == CONN_IDLE)

@@ -37,6 +37,7 @@ struct peer_conn {
 	struct list_node queue, sent;  /* calls not yet, and already given to io */
 	unsigned n_queue, n_sent;
 	uint8_t version; /* negotiated, while READY */
+	bool restarting; /* nothing is sent any more; opened anew when all is answered */
 	bool doomed;	 /* too many tombstones: closed by the next sweep */
 	struct conn_io *io;
 	/* host names are looked up in the resolver's thread */
@@ -62,7 +63,9 @@ struct peer {
 	char name[MEMBER_ADDR_MAX + 8];
 	struct peer_conn conn[CONN_COUNT];
 	uint64_t last_rx_us; /* atomic */
-	unsigned in_flight;  /* atomic */
+	/* it said RESTARTING: until then calls wait for its next program; atomic */
+	uint64_t hold_until_us;
+	unsigned in_flight; /* atomic */
 
 	struct mtx lock;
 	bool down GUARDED_BY(lock), slow GUARDED_BY(lock);
@@ -84,7 +87,7 @@ struct peers {
 	struct peers_conf conf;
 	struct workq *resolver;
 	bool closing; /* atomic */
-	struct metric *ok, *failed, *timed_out, *connects, *refused, *latency;
+	struct metric *ok, *failed, *timed_out, *held, *connects, *refused, *latency;
 
 	struct mtx lock;
 	struct hashmap map GUARDED_BY(lock);
@@ -103,6 +106,9 @@ void conn_close(struct peer_conn *c); /* for good: -ECANCELED */
 void conn_update_watch(struct peer_conn *c);
 /* the handshake's answers, from peer_io.c; <0: the connection breaks */
 int conn_handshake(struct peer_conn *c, const struct frame *f, const uint8_t *body);
+/* the daemon answered RESTARTING: the call is sent again over the next connection. false: it was
+ * once already */
+bool conn_hold(struct peer_conn *c, struct peer_call *call);
 /* takes call out of its list and tells its owner */
 void conn_end(struct peer_conn *c, struct peer_call *call, int status);
 

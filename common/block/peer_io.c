@@ -122,7 +122,8 @@ bool io_wants_write(const struct peer_conn *c)
 	const struct conn_io *io = c->io;
 
 	return io->raw_off < io->raw_n || io->tx_n > 0 || (c->tls && tls_wants_write(c->tls)) ||
-	       (c->state == CONN_READY && !list_empty(&c->queue) && io->free_slot != NONE);
+	       (c->state == CONN_READY && !c->restarting && !list_empty(&c->queue) &&
+		io->free_slot != NONE);
 }
 
 static struct blob blob_again(const struct blob *b)
@@ -239,8 +240,8 @@ int io_write(struct peer_conn *c)
 		ssize_t n;
 		int parts, r;
 
-		while (c->state == CONN_READY && io->tx_n < TX_MAX && io->free_slot != NONE &&
-		       !list_empty(&c->queue))
+		while (c->state == CONN_READY && !c->restarting && io->tx_n < TX_MAX &&
+		       io->free_slot != NONE && !list_empty(&c->queue))
 			io_fill(c);
 		parts = io_iov(io, iov);
 		if (parts == 0) {
@@ -476,6 +477,10 @@ static int io_answer(struct peer_conn *c)
 			if (call->filling)
 				call->filling(call);
 		}
+		return 0;
+	}
+	if (io->f.status == ST_RESTARTING && conn_hold(c, call)) {
+		slot_free(io, s);
 		return 0;
 	}
 	status = msg_status_to_errno(io->f.status);

@@ -70,6 +70,57 @@ static void peer_does_not_send_what_the_daemon_is_too_old_for_G09(void **state)
 	daemon_stop(&d);
 }
 
+/* the first program says RESTARTING and goes; the next one is behind the same socket */
+static void restarts(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	if (d->accepted > 1) {
+		serve(d, fd);
+		return;
+	}
+	for (unsigned i = 0; i < 2 && next(fd, &a); i++)
+		answer(fd, &a, ST_RESTARTING, NULL, 0);
+	(void)next(fd, &a); /* the third is not answered */
+}
+
+static void peer_waits_for_a_daemon_that_restarts(void **state)
+{
+	struct daemon d;
+	struct tcall t[4];
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, false, restarts);
+	for (unsigned i = 0; i < 4; i++) {
+		t_get(&t[i], i + 1, FRAME_PIECE);
+		peer_start(peer_of(ps, &d), &t[i].c, true);
+	}
+	for (unsigned i = 0; i < 4; i++) {
+		t_expect(&t[i], i + 1, FRAME_PIECE);
+		t_free(&t[i]);
+	}
+	assert_int_equal(d.accepted, 2);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
+/* for ever: each call is told once, then it ends */
+static void restarts_for_ever(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	(void)d;
+	while (next(fd, &a))
+		answer(fd, &a, ST_RESTARTING, NULL, 0);
+}
+
+static void peer_does_not_wait_twice(void **state)
+{
+	(void)state;
+	assert_int_equal(one_get(restarts_for_ever, false, 0), -ERESTART);
+}
+
 static void backwards(struct daemon *d, int fd)
 {
 	struct asked a[3];
@@ -613,6 +664,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(peer_gets_over_tcp_and_unix),
 		cmocka_unit_test(peer_finds_a_host_name),
+		cmocka_unit_test(peer_waits_for_a_daemon_that_restarts),
+		cmocka_unit_test(peer_does_not_wait_twice),
 		cmocka_unit_test(peer_does_not_send_what_the_daemon_is_too_old_for_G09),
 		cmocka_unit_test(peer_takes_answers_out_of_order),
 		cmocka_unit_test(peer_tells_filling_once),

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Daemons restart under readers: nobody notices; with a hand-over of the sockets S3 does not either."""
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from lab import BLOCK, noise, wait_for, write_file
+
+FILES = 12
+
+
+def counter(d, name):
+    return sum(v for k, v in d.metrics().items() if k.startswith(name))
+
+
+class Readers:
+    """threads that read the same files over and over, past the kernel's cache, and compare; what went wrong is in errors"""
+
+    def __init__(self, mount, names, n=3):
+        self.mount, self.names, self.errors, self.reads, self.stop_now = mount, names, [], 0, False
+        self.longest = 0.0
+        self.threads = [threading.Thread(target=self.run, args=(i,)) for i in range(n)]
+        for t in self.threads:
+            t.start()
+
+    def run(self, i):
+        while not self.stop_now:
+            name = self.names[i % len(self.names)]
+            began = time.monotonic()
+            try:
+                with open(self.mount.path(name), "rb") as f:
+                    os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    good = f.read() == noise(BLOCK, self.names.index(name) + 1)
+            except OSError as e:
+                good = e
+            if good is not True:
+                self.errors.append((name, good))
+            self.longest = max(self.longest, time.monotonic() - began)
+            self.reads += 1
+            i += 1
+
+    def some(self, n=20):
+        """waits until n more were read"""
+        until = self.reads + n
+        wait_for("reads", lambda: self.reads >= until, 60)
+
+    def stop(self):
+        self.stop_now = True
+        for t in self.threads:
+            t.join()
+        assert not self.errors
+
+
+@pytest.fixture
+def group(lab, s3_volume, rgw):
+    """three warm daemons, a mount that reads through them, and readers"""
+    made = []
+
+    def make(**kw):
+        daemons = [lab.daemon(s3_volume, n, **kw) for n in (1, 2, 3)]
+        mount = lab.group_mount(s3_volume, "m1", ["--buffer-size", "64"])
+        names = [f"f{i}" for i in range(FILES)]
+        for i, name in enumerate(names):
+            write_file(mount.path(name), noise(BLOCK, i + 1))
+        lab.stoke("warmup", *[mount.path(n) for n in names])
+        wait_for("all blocks", lambda: sum(len(d.block_files()) for d in daemons) >= FILES)
+        made.append(Readers(mount, names))
+        made[-1].some(5)
+        return daemons, mount, made[-1]
+    yield make
+    for r in made:
+        r.stop_now = True
+
+
+def handed_over(d):
+    """SIGUSR2, and the next program is ready"""
+    before = d.text().count("ready in")
+    d.signal(signal.SIGUSR2)
+    wait_for("next program", lambda: d.text().count("ready in") > before)
+
+
+def test_rolling_hand_over_asks_S3_nothing(group, rgw):
+    daemons, mount, readers = group()
+    since = rgw.log_size()
+    pids = [d.pid for d in daemons]
+    for d in daemons:
+        handed_over(d)
+        readers.some()
+    readers.stop()
+    assert [d.pid for d in daemons] == pids and all(d.running() for d in daemons)
+    assert rgw.gets(since) == ([], [])
+    # nobody was asked in vain, and nobody had to wait long
+    assert readers.longest < 5
+    assert all("goes on with 2 socket(s)" in d.text() for d in daemons)
+
+
+def test_rolling_restart_is_not_noticed(group, rgw):
+    daemons, mount, readers = group()
+    for d in daemons:
+        d.stop()
+        d.again()
+        readers.some()
+    readers.stop()
+
+
+def test_S04_options_come_from_a_file_and_are_checked(lab, file_volume):
+    conf = f"{lab.folder}/cached.conf"
+
+    def write(text, mode=0o600):
+        with open(os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+            f.write(text)
+        os.chmod(conf, mode)
+
+    def check(*more, env=None):
+        return subprocess.run([f"{lab.bin}/stoke-cached", "--config", conf, "--check-config", *more], text=True, capture_output=True,
+                              env=dict(lab.env, **(env or {})))
+    good = f"# a comment\nmeta = {file_volume}\ncache-dir = {lab.folder}/c\ncache-group = train\ngroup-secret-file = {lab.secret_file()}\n"
+    write(good)
+    assert check().returncode == 0
+    write(good, 0o644)
+    assert check().returncode == 2 and f"{conf}:2: meta does not belong" in check().stderr
+    write(good + "cache-dri = /x\n")
+    assert check().returncode == 2 and f"{conf}:6: unknown option 'cache-dri'" in check().stderr
+    write(good)
+    assert "--group-network" in check("--group-network", "203.0.113.0/24").stderr
+    assert check("--group-network", "127.0.0.0/8").returncode == 0
+    assert "--socket-mode" in check("--socket-mode", "9").stderr
+    assert check(env={"STOKE_CACHED_GROUP_NETWORK": "203.0.113.0/24"}).returncode == 1
+    assert check("--group-network", "127.0.0.0/8", env={"STOKE_CACHED_GROUP_NETWORK": "203.0.113.0/24"}).returncode == 0
+    os.chmod(lab.secret_file(), 0o644)
+    assert "chmod" in check().stderr
+    os.chmod(lab.secret_file(), 0o600)
+    sample = subprocess.run([f"{lab.bin}/stoke-cached", "--print-config"], text=True, capture_output=True, check=True).stdout
+    assert "#cache-group =" in sample and all(not line or line.startswith("#") for line in sample.splitlines())
+
+
+def test_service_manager_is_told(lab, file_volume):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+        path = f"{lab.folder}/notify"
+        s.bind(path)
+        s.settimeout(20)
+        lab.env.update(NOTIFY_SOCKET=path, WATCHDOG_USEC="200000")
+        d = lab.daemon(file_volume, 1, flags=["--socket-mode", "0600", "--socket-group", str(os.getgid() or 1)])
+        heard = []
+
+        def hear(what):
+            while not any(h.startswith(what) for h in heard):
+                heard.append(s.recv(4096).decode())
+            heard.clear()
+        hear("READY=1")
+        hear("WATCHDOG=1")
+        st = os.stat(d.socket)
+        assert st.st_mode & 0o777 == 0o600 and st.st_gid == (os.getgid() or 1)
+        d.signal(signal.SIGHUP)
+        hear("RELOADING=1")
+        hear("READY=1")
+        handed_over(d)
+        hear("READY=1")
+        d.stop()
+        hear("STOPPING=1")
