@@ -329,6 +329,192 @@ static void registry_survives_records_that_are_not_ours(void **state)
 	drop(&c);
 }
 
+static enum member_state state_in(const struct cluster *c, const char *id)
+{
+	int i = cluster_index(c, id);
+
+	assert_true(i >= 0);
+	return c->members[i].state;
+}
+
+static void registry_has_a_new_member_join_unless_it_is_alone(void **state)
+{
+	struct registry *g = *state;
+	struct cluster *c = NULL;
+	struct member m = member(1);
+
+	m.state = MEMBER_JOINING;
+	assert_int_equal(say(g, &m, BEAT_FIRST, &c), 0);
+	assert_int_equal(state_in(c, "m1"), MEMBER_ACTIVE);
+	m = member(2);
+	m.state = MEMBER_JOINING;
+	assert_int_equal(say(g, &m, BEAT_FIRST, &c), 0);
+	assert_int_equal(say(g, &m, BEAT_AGAIN, &c), 0);
+	assert_int_equal(state_in(c, "m2"), MEMBER_JOINING);
+	/* nobody is active any more: who joins is not, for others may have what it lacks */
+	assert_int_equal(registry_leave(g, soon(), "m1", NULL), 0);
+	m = member(3);
+	m.state = MEMBER_JOINING;
+	assert_int_equal(say(g, &m, BEAT_FIRST, &c), 0);
+	assert_int_equal(state_in(c, "m3"), MEMBER_JOINING);
+	/* forced */
+	m.state = MEMBER_ACTIVE;
+	assert_int_equal(say(g, &m, BEAT_FORCED, &c), 0);
+	assert_int_equal(state_in(c, "m3"), MEMBER_ACTIVE);
+	drop(&c);
+}
+
+static void registry_has_who_was_away_join_again(void **state)
+{
+	struct registry *g = *state;
+	struct cluster *c = NULL;
+	struct member m = member(2);
+
+	assert_int_equal(beat(g, 1, &c), 0);
+	assert_int_equal(beat(g, 2, &c), 0);
+	/* the process was started again, elsewhere, with another weight: that comes later */
+	m.state = MEMBER_JOINING;
+	m.weight = 300;
+	m.port = 9;
+	assert_int_equal(say(g, &m, BEAT_FIRST, &c), 0);
+	assert_int_equal(state_in(c, "m2"), MEMBER_JOINING);
+	assert_int_equal(c->members[1].weight, 100);
+	assert_int_equal(c->members[1].port, 9);
+	/* it lapsed and does not know */
+	assert_int_equal(registry_leave(g, soon(), "m2", NULL), 0);
+	m.state = MEMBER_ACTIVE;
+	assert_int_equal(say(g, &m, BEAT_AGAIN, &c), 0);
+	assert_int_equal(state_in(c, "m2"), MEMBER_JOINING);
+	drop(&c);
+}
+
+static void registry_lets_nobody_step_on_what_he_has_not_seen(void **state)
+{
+	struct registry *g = *state;
+	struct cluster *c = NULL, *old = NULL;
+	struct member m = member(2);
+
+	assert_int_equal(beat(g, 1, &c), 0);
+	m.state = MEMBER_JOINING;
+	assert_int_equal(say(g, &m, BEAT_FIRST, &c), 0);
+	old = cluster_ref(c);
+	assert_int_equal(beat(g, 3, &c), 0); /* another change */
+	m.state = MEMBER_ACTIVE;
+	assert_int_equal(say(g, &m, BEAT_IF_SAME, &old), 0);
+	assert_int_equal(state_in(old, "m2"), MEMBER_JOINING);
+	assert_int_equal(old->n, 3); /* and is told what he missed */
+	assert_int_equal(say(g, &m, BEAT_IF_SAME, &old), 0);
+	assert_int_equal(state_in(old, "m2"), MEMBER_ACTIVE);
+	/* leaving: the same */
+	assert_int_equal(registry_leave(g, soon(), "m2", &c), 0);
+	assert_int_equal(state_in(c, "m2"), MEMBER_ACTIVE);
+	assert_int_equal(registry_left(g, soon(), "m2"), 0);
+	assert_int_equal(registry_leave(g, soon(), "m2", &c), 0);
+	assert_int_equal(cluster_index(c, "m2"), -1);
+	assert_int_equal(registry_left(g, soon(), "m2"), 1);
+	assert_int_equal(say(g, &m, BEAT_FIRST, &c), 0);
+	assert_int_equal(registry_left(g, soon(), "m2"), 0);
+	drop(&c);
+	drop(&old);
+}
+
+static void registry_counts_who_went(void **state)
+{
+	struct registry *g = *state;
+	struct cluster *a = NULL, *c = NULL;
+	struct member m;
+	uint64_t losses;
+
+	for (unsigned i = 1; i <= 3; i++)
+		assert_int_equal(beat(g, i, &a), 0);
+	losses = a->losses;
+	assert_int_equal(beat(g, 4, &a), 0);
+	assert_int_equal(a->losses, losses); /* who comes is no loss */
+	/* somebody comes and goes while a does not look */
+	assert_int_equal(beat(g, 5, &c), 0);
+	assert_int_equal(registry_leave(g, soon(), "m5", NULL), 0);
+	assert_int_equal(fetch(g, &a), 0);
+	assert_int_equal(a->losses, losses + 1);
+	m = member(4);
+	m.state = MEMBER_DRAINING;
+	assert_int_equal(say(g, &m, BEAT_AGAIN, &a), 0);
+	assert_int_equal(a->losses, losses + 2);
+	assert_int_equal(registry_leave(g, soon(), "m4", NULL), 0);
+	assert_int_equal(fetch(g, &a), 0);
+	assert_int_equal(a->losses, losses + 3);
+	drop(&a);
+	drop(&c);
+}
+
+static void registry_passes_wishes_progress_and_slow_downs_on(void **state)
+{
+	struct registry *g = *state;
+	struct cluster *c = NULL;
+	struct member m = member(1);
+	struct registry_beat b = {.self = &m, .kind = BEAT_FORCED};
+	struct generation gen;
+
+	snprintf(m.sub_group, sizeof(m.sub_group), "rack");
+	assert_int_equal(registry_heartbeat(g, soon(), &b, &c, &gen), 0);
+	assert_string_equal(c->members[0].sub_group, "rack");
+	assert_false(b.drain);
+	assert_true(b.slowed_ago_us == UINT64_MAX);
+	assert_int_equal(b.members, 1);
+	assert_int_equal(registry_wish(g, soon(), "m2", true), -ENOENT);
+	assert_int_equal(registry_wish(g, soon(), "m1", true), 0);
+	b.slowed = true;
+	b.moved = 3;
+	b.to_move = 7;
+	assert_int_equal(registry_heartbeat(g, soon(), &b, &c, &gen), 0);
+	assert_true(b.drain);
+	assert_true(b.slowed_ago_us < 1000000);
+	b.slowed = false;
+	assert_int_equal(beat(g, 2, &c), 0);
+	assert_int_equal(registry_heartbeat(g, soon(), &b, &c, &gen), 0);
+	assert_true(b.slowed_ago_us < 5000000);
+	assert_int_equal(b.members, 2);
+	assert_int_equal(registry_wish(g, soon(), "m1", false), 0);
+	assert_int_equal(registry_heartbeat(g, soon(), &b, &c, &gen), 0);
+	assert_false(b.drain);
+	/* nothing of a member outlives it */
+	assert_int_equal(registry_wish(g, soon(), "m1", true), 0);
+	assert_int_equal(registry_leave(g, soon(), "m1", NULL), 0);
+	assert_int_equal(number("HLEN _group:g:notes"), 0);
+	drop(&c);
+}
+
+static void check_notes(const char *group, const struct cluster *c,
+			const struct registry_note *notes, void *arg)
+{
+	bool *checked = arg;
+
+	(void)group;
+	assert_int_equal(c->n, 2);
+	assert_true(notes[1].drain);
+	assert_int_equal(notes[1].moved, 3);
+	assert_int_equal(notes[1].to_move, 7);
+	assert_false(notes[0].drain);
+	assert_int_equal(notes[0].to_move, 0);
+	*checked = true;
+}
+
+static void registry_each_tells_progress(void **state)
+{
+	struct registry *g = *state;
+	struct cluster *c = NULL;
+	struct member m = member(2);
+	struct registry_beat b = {.self = &m, .kind = BEAT_FORCED, .moved = 3, .to_move = 7};
+	struct generation gen;
+	bool checked = false;
+
+	assert_int_equal(beat(g, 1, &c), 0);
+	assert_int_equal(registry_heartbeat(g, soon(), &b, &c, &gen), 0);
+	assert_int_equal(registry_wish(g, soon(), "m2", true), 0);
+	assert_int_equal(registry_each(redis, soon(), check_notes, &checked), 0);
+	assert_true(checked);
+	drop(&c);
+}
+
 static void count_group(const char *group, const struct cluster *c,
 			const struct registry_note *notes, void *arg)
 {
@@ -434,6 +620,12 @@ int main(void)
 		TEST(registry_empty_list_is_not_believed_G11),
 		TEST(registry_forgets_old_changes_but_nobody_misses_any),
 		TEST(registry_survives_records_that_are_not_ours),
+		TEST(registry_has_a_new_member_join_unless_it_is_alone),
+		TEST(registry_has_who_was_away_join_again),
+		TEST(registry_lets_nobody_step_on_what_he_has_not_seen),
+		TEST(registry_counts_who_went),
+		TEST(registry_passes_wishes_progress_and_slow_downs_on),
+		TEST(registry_each_tells_progress),
 		TEST(registry_each_lists_the_groups),
 	};
 
