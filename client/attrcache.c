@@ -21,6 +21,7 @@ struct known {
 	uint64_t asked_us;   /* the newest answer's question */
 	uint64_t changed_us; /* our last change; 0: none */
 	struct pages pages;
+	uint64_t drop;		/* pages of another version may be there still; 0: none are */
 	uint64_t turn;		/* of the last change that began */
 	bool has_dir, answered; /* answered: dir is an answer, not what a change left */
 	struct attr dir;
@@ -35,6 +36,7 @@ struct attrcache {
 	uint64_t moved_us; /* when the volume became another one; 0: never */
 	uint64_t some_us;  /* when inodes without a number were changed here */
 	uint64_t turns;	   /* changes that began, counted */
+	uint64_t drops;	   /* of pages, counted */
 	uint64_t dirs_us;  /* directories kept of questions before it count no more; 0: all do */
 };
 
@@ -262,19 +264,37 @@ bool attrcache_pages_other(struct attrcache *c, uint64_t inode, const struct att
 	return other;
 }
 
-bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct attr *a)
+bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct attr *a,
+			   uint64_t *ret_drop)
 {
 	struct known *k;
+	uint64_t drop = 0;
 	bool match = false;
 
 	mtx_lock(&c->lock);
 	k = get_locked(c, inode);
 	if (k) {
 		match = pages_are(&k->pages, a);
+		if (!match)
+			k->drop = ret_drop ? ++c->drops : 0;
 		k->pages = (struct pages){true, a->mtime, a->ctime, a->length};
+		drop = k->drop;
 	}
 	mtx_unlock(&c->lock);
-	return match;
+	if (ret_drop)
+		*ret_drop = drop;
+	return match && !drop;
+}
+
+void attrcache_pages_dropped(struct attrcache *c, uint64_t inode, uint64_t drop)
+{
+	struct known *k;
+
+	mtx_lock(&c->lock);
+	k = find_locked(c, inode);
+	if (k && k->drop == drop)
+		k->drop = 0;
+	mtx_unlock(&c->lock);
 }
 
 void attrcache_pages_forget(struct attrcache *c, uint64_t inode)

@@ -49,10 +49,14 @@ void attrcache_dirs_forget(struct attrcache *c, uint64_t now_us);
 /* true: *ret is what was kept, asked for at *ret_asked_us */
 bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64_t *ret_asked_us);
 
-/* An open saw attributes a: true when the kernel's pages, if it has some, are of this very version.
- * Remembers a as the pages' version from now on, because the kernel drops them when the answer was
- * false. */
-bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct attr *a);
+/* An open, or who got a lock, saw attributes a: true when the kernel's pages, if it has some, are of
+ * this very version. Else they are to be dropped, and are of version a then: *ret_drop is for
+ * attrcache_pages_dropped once that has happened. Until then nobody is told that they match: two
+ * who ask at once would be answered in any order, and one would read what the other has not dropped
+ * yet. ret_drop NULL: there is nothing to be dropped. */
+bool attrcache_pages_match(struct attrcache *c, uint64_t inode, const struct attr *a,
+			   uint64_t *ret_drop);
+void attrcache_pages_dropped(struct attrcache *c, uint64_t inode, uint64_t drop);
 /* true unless a is the version that is known; remembers nothing */
 bool attrcache_pages_other(struct attrcache *c, uint64_t inode, const struct attr *a);
 /* The length that the kernel knows of: set with the version, and grown by what was written; false:

@@ -29,6 +29,8 @@ static void end_unanswered(struct job *j)
 
 static void answer_granted(struct job *j)
 {
+	if (j->drop)
+		vfs_pages_dropped(vfs_of(j), j->ino, j->drop);
 	job_reply_err(j, 0);
 }
 
@@ -36,7 +38,7 @@ static void answer_granted(struct job *j)
  * are of that version, or are dropped before he has his answer. Blocks. */
 static void granted(struct job *j)
 {
-	if (vfs_pages_old(vfs_of(j), j->ino))
+	if (vfs_pages_old(vfs_of(j), j->ino, &j->drop))
 		job_forget_pages(j, answer_granted);
 	else
 		answer_granted(j);

@@ -24,12 +24,14 @@ struct handle {
 	bool trashed, kernel_other; /* at the open; the kernel knew other attributes */
 	bool kernel_old;	    /* the kernel's attributes are not those that the open saw */
 	uint64_t length;	    /* what the open saw */
-	struct list_node link;	    /* the table's */
-	struct rfile *rfile;	    /* file */
-	struct rhandle *reader;	    /* file open for reading */
-	struct wfile *wfile;	    /* file open for writing */
-	struct meta_dir *dir;	    /* directory: what its last reading from offset 0 found */
-	uint64_t dir_us;	    /* when that was asked for */
+	uint64_t drop; /* of attrcache_pages_match: done by the kernel before anything comes through
+			* the handle; 0: nothing, or known; atomic */
+	struct list_node link;	/* the table's */
+	struct rfile *rfile;	/* file */
+	struct rhandle *reader; /* file open for reading */
+	struct wfile *wfile;	/* file open for writing */
+	struct meta_dir *dir;	/* directory: what its last reading from offset 0 found */
+	uint64_t dir_us;	/* when that was asked for */
 	uint64_t dir_parent;
 	struct ifile *internal;
 	bool locked;			/* somebody asked for a lock through it; atomic */

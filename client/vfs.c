@@ -174,7 +174,7 @@ void vfs_fill(struct vfs *v, struct vfs_entry *e)
 		e->attr_us = 0;
 	}
 	if (e->attr.type == INODE_FILE)
-		(void)attrcache_pages_match(v->told, e->inode, &e->attr);
+		(void)attrcache_pages_match(v->told, e->inode, &e->attr, NULL);
 }
 
 /* --- the kernel --- */
@@ -222,14 +222,19 @@ bool vfs_getattr_made_up(struct vfs *v, uint64_t inode, struct vfs_entry *ret)
 	return true;
 }
 
-bool vfs_pages_old(struct vfs *v, uint64_t inode)
+bool vfs_pages_old(struct vfs *v, uint64_t inode, uint64_t *ret_drop)
 {
 	struct vfs_entry e;
 
 	if (vfs_getattr_made_up(v, inode, &e) || vfs_getattr(v, inode, &e) < 0 ||
 	    e.attr.type != INODE_FILE)
 		return false;
-	return !attrcache_pages_match(v->known, inode, &e.attr);
+	return !attrcache_pages_match(v->known, inode, &e.attr, ret_drop);
+}
+
+void vfs_pages_dropped(struct vfs *v, uint64_t inode, uint64_t drop)
+{
+	attrcache_pages_dropped(v->known, inode, drop);
 }
 
 bool vfs_getattr_known(struct vfs *v, uint64_t inode, struct vfs_entry *ret)

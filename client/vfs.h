@@ -76,8 +76,9 @@ int vfs_getattr_root(struct vfs *v, struct workq *q, struct vfs_entry *ret);
 /* true: answered without Redis (internal files, the trash's root); does not block */
 bool vfs_getattr_made_up(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
 /* blocks: asks, and tells whether the kernel's pages of a file are of another version: they are to
- * be dropped then */
-bool vfs_pages_old(struct vfs *v, uint64_t inode);
+ * be dropped then, and vfs_pages_dropped is to be called with *ret_drop when they are */
+bool vfs_pages_old(struct vfs *v, uint64_t inode, uint64_t *ret_drop);
+void vfs_pages_dropped(struct vfs *v, uint64_t inode, uint64_t drop);
 /* true: a directory as this mount's last change of its names left it, not older than the kernel may
  * keep it; does not block */
 bool vfs_getattr_known(struct vfs *v, uint64_t inode, struct vfs_entry *ret);
@@ -177,6 +178,8 @@ struct vfs_io {
 	struct list_node link;
 	uint64_t since_us;
 };
+/* Something comes through the handle: the kernel has dropped the pages that its open told it to. */
+void vfs_open_over(struct handle *h);
 /* The three calls below keep io->h until io is done, whatever the kernel releases meanwhile.
  * Whoever may tell the kernel of the end before the call is made begins first; vfs_io_end: instead
  * of the call. */

@@ -9,9 +9,21 @@
 
 #include "common/clock.h"
 
+void vfs_open_over(struct handle *h)
+{
+	uint64_t drop;
+
+	if (!__atomic_load_n(&h->drop, __ATOMIC_RELAXED))
+		return;
+	drop = __atomic_exchange_n(&h->drop, 0, __ATOMIC_RELAXED);
+	if (drop)
+		attrcache_pages_dropped(h->vfs->known, h->inode, drop);
+}
+
 void vfs_io_begin(struct vfs_io *io)
 {
 	io->begun = true;
+	vfs_open_over(io->h);
 	handle_use_begin(&io->h->vfs->handles, io->h);
 }
 

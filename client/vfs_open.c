@@ -104,7 +104,8 @@ static int open_handle(struct vfs *v, const struct meta_ctx *c, uint64_t inode, 
 	h->length = first->attr.length;
 	r = file_attach(v, h, first, has_list, asked, &newest);
 	if (r == 0)
-		*ret_keep = newest && attrcache_pages_match(v->known, inode, &first->attr);
+		*ret_keep =
+			newest && attrcache_pages_match(v->known, inode, &first->attr, &h->drop);
 	if (!newest)
 		attrcache_pages_forget(v->known, inode);
 	h->trashed = first->attr.parent > INODE_TRASH;
@@ -357,6 +358,7 @@ void vfs_release(struct handle *h)
 {
 	struct vfs *v = h->vfs;
 
+	vfs_open_over(h);
 	switch (h->kind) {
 	case HANDLE_FILE:
 		file_free(h);
@@ -430,7 +432,7 @@ static void note_listed(struct vfs *v, uint64_t inode, const struct attr *a, uin
 
 	if (age > (int64_t)v->conf.listed_us + CLOCKS_APART_US &&
 	    !attrcache_changed_since(v->known, inode, asked))
-		(void)attrcache_pages_match(v->listed, inode, a);
+		(void)attrcache_pages_match(v->listed, inode, a, NULL);
 	else
 		attrcache_pages_forget(v->listed, inode);
 }

@@ -128,7 +128,8 @@ void object_free(struct object_store *s)
 	if (!s)
 		return;
 	om = s->metrics; /* its counters are needed until the last request ended */
-	__atomic_store_n(&om->limit, NULL, __ATOMIC_RELEASE);
+	if (om)
+		__atomic_store_n(&om->limit, NULL, __ATOMIC_RELEASE);
 	object_limit_free(s->limit);
 	s->limit = NULL;
 	s->ops->free(s);

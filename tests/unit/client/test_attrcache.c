@@ -58,14 +58,14 @@ static void pages_are_kept_only_for_the_very_same_version(void **state)
 	struct attr longer = version(11, 10, 101);
 
 	(void)state;
-	assert_false(attrcache_pages_match(c, 5, &a)); /* nothing known */
-	assert_true(attrcache_pages_match(c, 5, &a));
+	assert_false(attrcache_pages_match(c, 5, &a, NULL)); /* nothing known */
+	assert_true(attrcache_pages_match(c, 5, &a, NULL));
 	/* rewritten with its mtime put back: only ctime tells */
-	assert_false(attrcache_pages_match(c, 5, &same_mtime));
-	assert_true(attrcache_pages_match(c, 5, &same_mtime));
-	assert_false(attrcache_pages_match(c, 5, &longer));
+	assert_false(attrcache_pages_match(c, 5, &same_mtime, NULL));
+	assert_true(attrcache_pages_match(c, 5, &same_mtime, NULL));
+	assert_false(attrcache_pages_match(c, 5, &longer, NULL));
 	attrcache_pages_forget(c, 5);
-	assert_false(attrcache_pages_match(c, 5, &longer));
+	assert_false(attrcache_pages_match(c, 5, &longer, NULL));
 	attrcache_free(c);
 }
 
@@ -76,12 +76,12 @@ static void nothing_known_of_another_volume_counts(void **state)
 
 	(void)state;
 	assert_true(attrcache_seen(c, 5, 100));
-	assert_false(attrcache_pages_match(c, 5, &a));
-	assert_true(attrcache_pages_match(c, 5, &a));
+	assert_false(attrcache_pages_match(c, 5, &a, NULL));
+	assert_true(attrcache_pages_match(c, 5, &a, NULL));
 	attrcache_volume_moved(c, 200);
 	assert_false(attrcache_seen(c, 5, 200)); /* asked of the old one */
 	assert_false(attrcache_seen(c, 6, 150)); /* also where nothing was known */
-	assert_false(attrcache_pages_match(c, 5, &a));
+	assert_false(attrcache_pages_match(c, 5, &a, NULL));
 	assert_true(attrcache_seen(c, 5, 201));
 	attrcache_free(c);
 }
@@ -93,12 +93,12 @@ static void the_oldest_inode_is_forgotten_at_the_limit(void **state)
 
 	(void)state;
 	for (uint64_t i = 1; i <= 3; i++)
-		assert_false(attrcache_pages_match(c, i, &a));
-	assert_true(attrcache_pages_match(c, 1, &a)); /* used again: 2 is the oldest now */
-	assert_false(attrcache_pages_match(c, 4, &a));
-	assert_true(attrcache_pages_match(c, 1, &a));
-	assert_true(attrcache_pages_match(c, 3, &a));
-	assert_false(attrcache_pages_match(c, 2, &a));
+		assert_false(attrcache_pages_match(c, i, &a, NULL));
+	assert_true(attrcache_pages_match(c, 1, &a, NULL)); /* used again: 2 is the oldest now */
+	assert_false(attrcache_pages_match(c, 4, &a, NULL));
+	assert_true(attrcache_pages_match(c, 1, &a, NULL));
+	assert_true(attrcache_pages_match(c, 3, &a, NULL));
+	assert_false(attrcache_pages_match(c, 2, &a, NULL));
 	attrcache_free(c);
 }
 
@@ -182,9 +182,43 @@ static void answers_are_kept_until_something_changes(void **state)
 	attrcache_free(c);
 }
 
+/* two opens, or an open and the grant of a lock, at the same time: the second must not be told that
+ * the pages are right before the first has dropped them */
+static void pages_match_only_when_the_others_are_dropped(void **state)
+{
+	const struct attr a = {.ctime = {.sec = 1}}, b = {.ctime = {.sec = 2}};
+	struct attrcache *c;
+	uint64_t first, second, third;
+
+	(void)state;
+	assert_int_equal(attrcache_new(10, &c), 0);
+	assert_false(attrcache_pages_match(c, 5, &a, &first));
+	assert_false(attrcache_pages_match(c, 5, &a, &second));
+	assert_true(first && first == second);
+	attrcache_pages_dropped(c, 5, first);
+	assert_true(attrcache_pages_match(c, 5, &a, &third));
+	assert_int_equal(third, 0);
+	/* what was dropped for one version does not do for the next */
+	assert_false(attrcache_pages_match(c, 5, &b, &first));
+	assert_false(attrcache_pages_match(c, 5, &a, &second));
+	assert_true(first != second);
+	attrcache_pages_dropped(c, 5, first);
+	assert_false(attrcache_pages_match(c, 5, &a, &third));
+	attrcache_pages_dropped(c, 5, second);
+	assert_true(attrcache_pages_match(c, 5, &a, &third));
+	/* nor for what was forgotten meanwhile */
+	assert_false(attrcache_pages_match(c, 5, &b, &first));
+	attrcache_pages_forget(c, 5);
+	assert_false(attrcache_pages_match(c, 5, &b, &second));
+	attrcache_pages_dropped(c, 5, first);
+	assert_false(attrcache_pages_match(c, 5, &b, &third));
+	attrcache_free(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(pages_match_only_when_the_others_are_dropped),
 		cmocka_unit_test(an_answer_asked_before_a_newer_one_is_stale),
 		cmocka_unit_test(an_answer_asked_before_our_change_is_stale),
 		cmocka_unit_test(pages_are_kept_only_for_the_very_same_version),
