@@ -297,18 +297,32 @@ static void push(struct job *j)
 	workq_push_always(j->f->conf.meta, &j->work);
 }
 
+static void begin_run(void *arg)
+{
+	struct job *j = arg;
+
+	if (begin(j))
+		j->run(j);
+}
+
+static void start(struct job *j)
+{
+	if (!fuse_loop_run(begin_run, j))
+		push(j);
+}
+
 void job_queue(struct job *j, void (*run)(struct job *j))
 {
 	j->run = run;
-	if (!watch(j, interrupted))
-		return;
-	if (!fuse_loop_may_wait()) {
+	if (watch(j, interrupted))
+		start(j);
+}
+
+void job_queue_busy(struct job *j, void (*run)(struct job *j))
+{
+	j->run = run;
+	if (watch(j, interrupted))
 		push(j);
-		return;
-	}
-	if (begin(j))
-		run(j);
-	fuse_loop_waited();
 }
 
 static void flushed(struct vfs_io *io, int status, const struct iovec *iov, int n, size_t total)
@@ -319,7 +333,7 @@ static void flushed(struct vfs_io *io, int status, const struct iovec *iov, int 
 	(void)n;
 	(void)total;
 	if (status == 0) {
-		push(j);
+		start(j);
 	} else if (job_take(j)) {
 		job_reply_err(j, status);
 	}
@@ -364,14 +378,18 @@ static void run_always(struct workq_job *work)
 	j->run(j);
 }
 
+static void run_here(void *arg)
+{
+	struct job *j = arg;
+
+	j->run(j);
+}
+
 void job_queue_always(struct job *j, void (*run)(struct job *j))
 {
 	j->run = run;
-	if (fuse_loop_may_wait()) {
-		run(j);
-		fuse_loop_waited();
+	if (fuse_loop_run(run_here, j))
 		return;
-	}
 	j->work.fn = run_always;
 	workq_push_always(j->f->conf.meta, &j->work);
 }

@@ -97,7 +97,6 @@ struct job {
 	struct fuse_file_info fi;
 	struct fuse_note note;
 	bool keep;
-	uint64_t drop; /* vfs_pages_old */
 	struct fuse_buffer *held;
 	struct lock_req lock;
 	const char *name, *name2; /* in text */
@@ -120,9 +119,11 @@ static inline struct vfs *vfs_of(const struct job *j)
 struct job *job_new(fuse_req_t req, enum fuse_op_number op, uint64_t ino, const char *name,
 		    const char *name2, const void *value, size_t extra);
 /* A job that has begun finishes by itself when its asker is killed: he has his EINTR at once. Run
- * here and now while enough receive threads are left (a job handed over costs two more wake-ups),
- * else in the meta workq: an interrupt before it began answers EINTR. */
+ * here and now as a fiber (a job handed over costs two more wake-ups), or, when too many wait, in
+ * the meta workq: an interrupt before it began answers EINTR. */
 void job_queue(struct job *j, void (*run)(struct job *j));
+/* the same, but in the meta workq: it takes more than waiting */
+void job_queue_busy(struct job *j, void (*run)(struct job *j));
 /* the same once the inode's dirty data is committed; its failure is the answer */
 void job_queue_flushed(struct job *j, uint64_t inode, void (*run)(struct job *j));
 /* of two inodes */

@@ -9,6 +9,7 @@
  * A buffer has one reference of the thread that reads into it and one of each handler that holds
  * it; a thread whose buffer is held when the handler returns leaves it to the holder and takes a
  * fresh one. */
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,17 +19,24 @@
 #include "client/fuse_loop.h"
 
 #include "client/fuse_notify.h"
+#include "client/fuse_turn.h"
 #include "common/log.h"
 #include "common/thread.h"
 
 enum {
+	FUSE_OP_READ = 15,
+	FUSE_OP_WRITE = 16,
+	FUSE_OP_FSYNC = 20,
 	FUSE_OP_INIT = 26,
 	FUSE_OP_CREATE = 35,
+	FUSE_OP_IOCTL = 39,
+	FUSE_OP_BATCH_FORGET = 42,
+	FUSE_OP_READDIRPLUS = 44,
 	FUSE_OP_TMPFILE = 51,
 	FLAG_PARALLEL_DIROPS = 1 << 18,
 	THREADS_MIN = 8,
 	THREADS_MAX = 16,
-	NEVER_WAIT = 2
+	FIBERS_EACH = 8, /* so many requests, at most, before fibers go on */
 };
 
 /* where things stand in the kernel's structures (linux/fuse.h), native byte order */
@@ -51,8 +59,14 @@ struct fuse_loop {
 	struct fuse_loop_conf conf;
 	struct fuse_session *se;
 	struct fuse_args args;
-	pthread_t threads[THREADS_MAX];
-	unsigned n_threads, receiving, waiting; /* atomic: the last two */
+	struct fuse_turn turn;
+	struct receiver {
+		struct fuse_loop *loop;
+		unsigned number;
+		pthread_t thread;
+		struct fibers *fibers;
+	} threads[THREADS_MAX];
+	unsigned n_threads;
 };
 
 static _Thread_local struct fuse_buffer *current;
@@ -176,7 +190,7 @@ static void wake_up(int sig)
 	(void)sig;
 }
 
-/* SIGUSR1 only gets a thread out of read(2): it restarts nothing */
+/* SIGUSR1 only gets a thread out of poll(2): it restarts nothing */
 static void let_signal_in(void)
 {
 	struct sigaction sa = {.sa_handler = wake_up};
@@ -188,56 +202,76 @@ static void let_signal_in(void)
 	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
-static _Thread_local struct fuse_loop *mine;
+static _Thread_local struct receiver *mine;
 
-bool fuse_loop_may_wait(void)
+bool fuse_loop_run(void (*fn)(void *arg), void *arg)
 {
-	struct fuse_loop *l = mine;
-
-	if (!l)
-		return false;
-	if (__atomic_add_fetch(&l->waiting, 1, __ATOMIC_ACQ_REL) + NEVER_WAIT <=
-	    __atomic_load_n(&l->receiving, __ATOMIC_ACQUIRE))
-		return true;
-	fuse_loop_waited();
-	return false;
+	return mine && fibers_run(mine->fibers, fn, arg) == 0;
 }
 
-void fuse_loop_waited(void)
+static void leave(void *arg)
 {
-	__atomic_sub_fetch(&mine->waiting, 1, __ATOMIC_RELEASE);
+	fuse_turn_leave(&((struct receiver *)arg)->loop->turn);
+}
+
+/* what may keep this thread busy for long: another one receives meanwhile */
+static bool takes_long(const struct fuse_buffer *b)
+{
+	static const uint64_t long_ones =
+		UINT64_C(1) << FUSE_OP_READ | UINT64_C(1) << FUSE_OP_WRITE |
+		UINT64_C(1) << FUSE_OP_FSYNC | UINT64_C(1) << FUSE_OP_IOCTL |
+		UINT64_C(1) << FUSE_OP_BATCH_FORGET | UINT64_C(1) << FUSE_OP_READDIRPLUS;
+	const unsigned char *p = b->buf.mem;
+	uint32_t opcode;
+
+	memcpy(&opcode, p + IN_OPCODE, sizeof(opcode));
+	return opcode > FUSE_OP_READDIRPLUS || (long_ones >> opcode & 1);
+}
+
+static void handle(struct receiver *me, struct fuse_buffer *b)
+{
+	current = b;
+	if (takes_long(b))
+		leave(me);
+	edit_tmpfile(b);
+	fuse_session_process_buf(me->loop->se, &b->buf);
+	current = NULL;
+}
+
+/* false: the end */
+static bool receive_one(struct receiver *me, struct fuse_buffer *b)
+{
+	int n = fuse_session_receive_buf(me->loop->se, &b->buf);
+
+	if (n == -EAGAIN)
+		fuse_turn_wait(&me->loop->turn, me->number, me->fibers);
+	else if (n == -ENOMEM)
+		usleep(10000);
+	else if (n > 0)
+		handle(me, b);
+	return n > 0 || n == -EAGAIN || n == -EINTR || n == -ENOMEM;
 }
 
 static void *receive(void *arg)
 {
-	struct fuse_loop *l = arg;
+	struct receiver *me = arg;
+	struct fuse_loop *l = me->loop;
 	struct fuse_buffer *b = NULL;
+	unsigned n = 0;
 
 	let_signal_in();
-	mine = l;
-	__atomic_add_fetch(&l->receiving, 1, __ATOMIC_RELEASE);
-	while (!fuse_session_exited(l->se)) {
-		int n;
-
+	mine = me;
+	do {
 		b = buffer_mine(b);
-		n = fuse_session_receive_buf(l->se, &b->buf);
-		if (n == -EINTR || n == -EAGAIN)
-			continue;
-		if (n == -ENOMEM) {
-			usleep(10000);
-			continue;
-		}
-		if (n <= 0)
-			break;
-		current = b;
-		edit_tmpfile(b);
-		fuse_session_process_buf(l->se, &b->buf);
-		current = NULL;
-	}
+		if (++n % FIBERS_EACH == 0)
+			fuse_turn_fibers(me->fibers);
+	} while (receive_one(me, b) && !fuse_session_exited(l->se));
 	fuse_loop_release(b);
-	__atomic_sub_fetch(&l->receiving, 1, __ATOMIC_RELEASE);
-	/* the others are in read(2), which ends by itself when the kernel ended the connection */
 	fuse_session_exit(l->se);
+	/* the others see the end as soon as they have the turn */
+	fuse_turn_leave(&l->turn);
+	fuse_turn_drain(me->fibers);
+	mine = NULL;
 	l->conf.ended(l->conf.arg);
 	return NULL;
 }
@@ -262,8 +296,14 @@ int fuse_loop_start(struct fuse_loop *l)
 	for (; l->n_threads < want; l->n_threads++) {
 		char name[16];
 
+		struct receiver *me = &l->threads[l->n_threads];
+
+		me->loop = l;
+		me->number = l->n_threads;
 		snprintf(name, sizeof(name), "fuse-%u", l->n_threads);
-		r = thread_start(name, receive, l, &l->threads[l->n_threads]);
+		r = me->fibers ? 0 : fibers_new(leave, me, &me->fibers);
+		if (r == 0)
+			r = thread_start(name, receive, me, &me->thread);
 		if (r < 0 && l->n_threads > 0)
 			break;
 		if (r < 0)
@@ -279,16 +319,16 @@ void fuse_loop_stop(struct fuse_loop *l)
 		struct timespec ts;
 		int r;
 
-		/* the signal may come a moment before read(2): knock until the thread has ended */
+		/* the signal may come a moment before poll(2): knock until the thread has ended */
 		do {
-			pthread_kill(l->threads[i], SIGUSR1);
+			pthread_kill(l->threads[i].thread, SIGUSR1);
 			clock_gettime(CLOCK_REALTIME, &ts);
 			ts.tv_nsec += 20000000;
 			if (ts.tv_nsec >= 1000000000) {
 				ts.tv_sec++;
 				ts.tv_nsec -= 1000000000;
 			}
-			r = pthread_timedjoin_np(l->threads[i], NULL, &ts);
+			r = pthread_timedjoin_np(l->threads[i].thread, NULL, &ts);
 		} while (r == ETIMEDOUT);
 	}
 	l->n_threads = 0;
@@ -334,9 +374,13 @@ static int session_open(struct fuse_loop *l, struct str *err)
 		return -EIO;
 	}
 	fuse_set_log_func(pass_to_log);
-	r = fuse_session_custom_io(l->se, &io, fuse_session_fd(l->se));
+	l->turn.fd = fuse_session_fd(l->se);
+	if (fcntl(l->turn.fd, F_SETFL, O_RDWR | O_NONBLOCK) < 0)
+		r = -errno;
+	else
+		r = fuse_session_custom_io(l->se, &io, l->turn.fd);
 	if (r < 0)
-		str_addf(err, "libfuse refuses our input and output: %s", strerror(-r));
+		str_addf(err, "cannot set input and output of libfuse: %s", strerror(-r));
 	return r;
 }
 
@@ -348,9 +392,12 @@ int fuse_loop_new(const struct fuse_loop_conf *conf, struct fuse_loop **ret, str
 	if (!l)
 		return -ENOMEM;
 	l->conf = *conf;
-	if (fuse_opt_add_arg(&l->args, "stoke") == 0 && fuse_opt_add_arg(&l->args, "-o") == 0 &&
-	    fuse_opt_add_arg(&l->args, conf->options) == 0)
+	r = fuse_turn_init(&l->turn);
+	if (r == 0 && fuse_opt_add_arg(&l->args, "stoke") == 0 &&
+	    fuse_opt_add_arg(&l->args, "-o") == 0 && fuse_opt_add_arg(&l->args, conf->options) == 0)
 		r = session_open(l, err);
+	else if (r == 0)
+		r = -ENOMEM;
 	if (r < 0) {
 		fuse_loop_free(l);
 		return r;
@@ -369,5 +416,8 @@ void fuse_loop_free(struct fuse_loop *l)
 		fuse_session_destroy(l->se);
 	}
 	fuse_opt_free_args(&l->args);
+	for (unsigned i = 0; i < THREADS_MAX; i++)
+		fibers_free(l->threads[i].fibers);
+	fuse_turn_fini(&l->turn);
 	free(l);
 }

@@ -3,11 +3,11 @@
  * only files that know libfuse.
  *
  * A receive thread reads a request into its buffer and runs its handler: it replies, or hands the
- * request over. It may wait for an answer of Redis itself, too, as long as two threads are left
- * that do not (fuse_loop_may_wait): so reads, writes, forgets and interrupts are always received. A
- * handler that needs the buffer's bytes longer (a write that must wait for memory) keeps it with
- * fuse_loop_hold; the thread goes on with another one. How many are held is bounded by the kernel:
- * one for each task that is writing. */
+ * request over. What waits for an answer of Redis waits as a fiber (fuse_loop_run): the thread goes
+ * on, so reads, writes, forgets and interrupts are always received. A handler that needs the
+ * buffer's bytes longer (a write that must wait for memory) keeps it with fuse_loop_hold; the
+ * thread goes on with another one. How many are held is bounded by the kernel: one for each task
+ * that is writing. */
 #ifndef STOKE_CLIENT_FUSE_LOOP_H
 #define STOKE_CLIENT_FUSE_LOOP_H
 
@@ -47,9 +47,9 @@ bool fuse_loop_tmpfile(void);
 struct fuse_buffer *fuse_loop_hold(void);
 void fuse_loop_release(struct fuse_buffer *b);
 
-/* In a handler: true: it may wait now, and calls fuse_loop_waited afterwards. false: two threads
- * only are left that receive, or this is no thread of a loop. */
-bool fuse_loop_may_wait(void);
-void fuse_loop_waited(void);
+/* In a handler: runs fn in this thread, which goes on with other requests while fn waits. false: it
+ * has not begun: too many others wait, or this is no thread of a loop, or not a handler's own
+ * stack. */
+bool fuse_loop_run(void (*fn)(void *arg), void *arg);
 
 #endif

@@ -670,7 +670,7 @@ static void list(fuse_req_t req, enum fuse_op_number op, fuse_ino_t ino, size_t 
 	if (j->h->kind != HANDLE_DIR)
 		job_reply_err(j, -ENOTDIR);
 	else if (off == 0 || !j->h->dir)
-		job_queue(j, do_readdir);
+		job_queue_busy(j, do_readdir);
 	else
 		job_reply_dir(j, op == FOP_READDIRPLUS);
 }

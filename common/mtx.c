@@ -4,6 +4,10 @@
 
 #include <time.h>
 
+#include "common/fiber.h"
+
+enum { LOOK_US = 1000 };
+
 static _Thread_local const struct mtx *held;
 
 void mtx_init(struct mtx *m)
@@ -62,9 +66,22 @@ void cond_fini(struct cond *c)
 	pthread_cond_destroy(&c->c);
 }
 
+/* A fiber's way: nobody is woken for it, so it looks again after a while, as after any wake-up that
+ * was for another. What is waited for by fibers is rare. */
+NO_ANALYSIS static void look_later(struct mtx *m, uint64_t us)
+{
+	mtx_unlock(m);
+	fiber_sleep_us(us);
+	mtx_lock(m);
+}
+
 void cond_wait(struct cond *c, struct mtx *m)
 {
 	assert(held == m);
+	if (fiber_in()) {
+		look_later(m, LOOK_US);
+		return;
+	}
 	pthread_cond_wait(&c->c, &m->m);
 }
 
@@ -75,6 +92,10 @@ bool cond_wait_us(struct cond *c, struct mtx *m, uint64_t us)
 	uint64_t s;
 
 	assert(held == m);
+	if (fiber_in()) {
+		look_later(m, MIN(us, (uint64_t)LOOK_US));
+		return us > LOOK_US;
+	}
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	s = MIN(us / 1000000, (uint64_t)LONGEST_S);
 	ts.tv_sec += (time_t)s;

@@ -43,8 +43,8 @@ void mtx_unlock(struct mtx *m) RELEASE(m);
 
 void cond_init(struct cond *c);
 void cond_fini(struct cond *c);
-/* waiting gives the lock up, so it is allowed while holding m alone; workq, loop and commands only,
- * never a FUSE or loop thread */
+/* waiting gives the lock up, so it is allowed while holding m alone; in a fiber it looks again
+ * now and then. Never in a loop thread, nor in a FUSE thread outside of a fiber */
 void cond_wait(struct cond *c, struct mtx *m) REQUIRES(m);
 /* false when us passed */
 bool cond_wait_us(struct cond *c, struct mtx *m, uint64_t us) REQUIRES(m);

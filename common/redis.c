@@ -14,9 +14,9 @@
 #include <hiredis/hiredis.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <time.h>
 
 #include "common/clock.h"
+#include "common/fiber.h"
 #include "common/log.h"
 #include "common/redis_inner.h"
 
@@ -26,9 +26,9 @@ enum {
 	DEFAULT_IO_US = 30000000,
 	BACKOFF_FIRST_US = 20000,
 	BACKOFF_LAST_US = 1000000,
-	TEXT_MAX = 256,
 	REFUSAL_US = 60000000,
 	ANOTHER_US = 1000000,
+	FRESH_US = 100000,
 };
 
 /* --- connecting --- */
@@ -117,7 +117,6 @@ void redis_backoff(const struct redis *r, unsigned attempt, uint64_t deadline_us
 {
 	static _Thread_local unsigned seed;
 	uint64_t us = r->min_backoff_us;
-	struct timespec ts;
 
 	if (!seed)
 		seed = (unsigned)clock_us() ^ (unsigned)(uintptr_t)&seed;
@@ -125,10 +124,7 @@ void redis_backoff(const struct redis *r, unsigned attempt, uint64_t deadline_us
 		us *= 2;
 	us = MIN(us, r->max_backoff_us);
 	us = us / 2 + (uint64_t)rand_r(&seed) % (us / 2 + 1);
-	us = MIN(us, clock_left(deadline_us));
-	ts.tv_sec = (time_t)(us / 1000000);
-	ts.tv_nsec = (long)(us % 1000000) * 1000;
-	nanosleep(&ts, NULL);
+	fiber_sleep_us(MIN(us, clock_left(deadline_us)));
 }
 
 /* 1: *ret is an idle connection; 0: there is room for a new one, counted already; -ETIMEDOUT */
@@ -181,7 +177,9 @@ int redis_acquire(struct redis *r, uint64_t deadline_us, struct redis_conn **ret
 		mtx_unlock(&r->lock);
 		if (e < 0)
 			return e;
-		if (e == 1 && !left && redis_conn_is_alive(c))
+		/* who has just answered has not closed since, as a rule, and it is found out */
+		if (e == 1 && !left &&
+		    (clock_us() - c->used_us < FRESH_US || redis_conn_is_alive(c)))
 			break;
 		if (e == 1) {
 			if (!left)
@@ -218,6 +216,7 @@ void redis_release(struct redis_conn *c)
 		redis_forget(r);
 		return;
 	}
+	c->used_us = clock_us();
 	mtx_lock(&r->lock);
 	list_add_head(&r->idle, &c->link);
 	cond_signal(&r->freed);
@@ -325,6 +324,7 @@ int redis_new(const char *url, const struct redis_conf *conf, struct redis **ret
 	cond_init(&r->freed);
 	cond_init(&r->found);
 	list_init(&r->idle);
+	list_init(&r->pipe.asking);
 	/* OpenSSL writes with write(): a server that goes away must not kill the program */
 	signal(SIGPIPE, SIG_IGN);
 	e = redis_url_parse(url, &r->url, err);
@@ -363,6 +363,9 @@ void redis_free(struct redis *r)
 	cond_fini(&r->freed);
 	cond_fini(&r->found);
 	mtx_fini(&r->lock);
+	assert(!r->pipe.owner);
+	str_fini(&r->pipe.out);
+	str_fini(&r->pipe.spare);
 	redis_tls_free(r->tls);
 	redis_url_fini(&r->url);
 	free(r->nodes.v);
@@ -416,26 +419,33 @@ void redis_refusal(struct redis *r, struct str *out)
 	mtx_unlock(&r->lock);
 }
 
-/* one command, ready for the wire, and its answer; asked: another node has the key for now */
-static int redis_try(struct redis *r, uint64_t deadline_us, const char *cmd, size_t len,
-		     struct redis_reply **ret, bool *ret_by_script, bool *ret_asked,
-		     struct redis_addr *ret_ask, char ret_text[TEXT_MAX])
+void redis_ask_note(struct redis_ask *a, const struct redis_conn *c, int e)
+{
+	a->by_script = c->by_script;
+	a->asked = c->asked;
+	a->to = c->ask;
+	a->text[0] = 0;
+	if (e && !c->broken && !c->by_script && e != -ENOEXEC)
+		snprintf(a->text, sizeof(a->text), "%s", c->error);
+}
+
+/* one command and its answer */
+static int redis_try(struct redis *r, struct redis_ask *a)
 {
 	struct redis_conn *c;
-	int e = redis_acquire(r, deadline_us, &c);
+	int e;
 
-	*ret_by_script = *ret_asked = false;
-	ret_text[0] = 0;
+	a->by_script = a->asked = false;
+	a->text[0] = 0;
+	if (redis_pipe_ask(r, a, &e))
+		return e;
+	e = redis_acquire(r, a->deadline_us, &c);
 	if (e)
 		return e;
-	e = redis_conn_append_raw(c, cmd, len);
+	e = redis_conn_append_raw(c, a->cmd, a->len);
 	if (e == 0)
-		e = redis_next(c, deadline_us, ret);
-	*ret_by_script = c->by_script;
-	*ret_asked = c->asked;
-	*ret_ask = c->ask;
-	if (e && !c->broken && !c->by_script && e != -ENOEXEC)
-		snprintf(ret_text, TEXT_MAX, "%s", c->error);
+		e = redis_next(c, a->deadline_us, &a->reply);
+	redis_ask_note(a, c, e);
 	redis_release(c);
 	return e;
 }
@@ -467,17 +477,18 @@ static int redis_ask(struct redis *r, const struct redis_addr *to, bool asking,
 static int redis_insist(struct redis *r, uint64_t deadline_us, bool script, const char *cmd,
 			size_t len, struct redis_reply **ret)
 {
-	for (unsigned attempt = 0;; attempt++) {
-		bool by_script, asked;
-		struct redis_addr to;
-		char text[TEXT_MAX];
-		int e = redis_try(r, deadline_us, cmd, len, ret, &by_script, &asked, &to, text);
+	struct redis_ask a = {.cmd = cmd, .len = len, .deadline_us = deadline_us};
 
-		if (asked && !script)
-			e = redis_ask(r, &to, e == -EAGAIN, deadline_us, cmd, len, ret);
-		if (e == 0 || !worth_retrying(e, by_script) || !clock_left(deadline_us)) {
-			if (e && *text)
-				refused(r, text);
+	for (unsigned attempt = 0;; attempt++) {
+		int e = redis_try(r, &a);
+
+		if (a.asked && !script)
+			e = redis_ask(r, &a.to, e == -EAGAIN, deadline_us, cmd, len, &a.reply);
+		if (e == 0)
+			*ret = a.reply;
+		if (e == 0 || !worth_retrying(e, a.by_script) || !clock_left(deadline_us)) {
+			if (e && *a.text)
+				refused(r, a.text);
 			return e;
 		}
 		redis_backoff(r, attempt, deadline_us);

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 
 #include "common/clock.h"
+#include "common/fiber.h"
 #include "common/parse.h"
 
 enum {
@@ -215,7 +216,7 @@ static ssize_t io_recv(struct redis_conn *c, char *p, size_t n, uint64_t deadlin
 
 	if (c->tls)
 		return redis_tls_read(c->tls, p, n, deadline_us);
-	if (c->pending != 1 || !spin_until(&c->r->spin, take_what_came, &t)) {
+	if (c->pending != 1 || fiber_in() || !spin_until(&c->r->spin, take_what_came, &t)) {
 		do {
 			r = redis_fd_wait(c->fd, POLLIN, deadline_us);
 			if (r < 0)
@@ -236,19 +237,27 @@ static int io_failed(struct redis_conn *c, int r)
 	return conn_break(c, r, strerror(-r));
 }
 
-static int conn_flush(struct redis_conn *c, uint64_t deadline_us)
+int redis_conn_send(struct redis_conn *c, const char *p, size_t len, uint64_t deadline_us)
 {
 	size_t sent = 0;
 
-	while (sent < c->out.len) {
-		ssize_t n = io_send(c, c->out.s + sent, c->out.len - sent, deadline_us);
+	while (sent < len) {
+		ssize_t n = io_send(c, p + sent, len - sent, deadline_us);
 
 		if (n <= 0)
 			return io_failed(c, (int)n);
 		sent += (size_t)n;
 	}
-	str_reset(&c->out);
 	return 0;
+}
+
+static int conn_flush(struct redis_conn *c, uint64_t deadline_us)
+{
+	int r = redis_conn_send(c, c->out.s, c->out.len, deadline_us);
+
+	if (r == 0)
+		str_reset(&c->out);
+	return r;
 }
 
 /* more bytes for the parser; where there are several servers, not beyond the time that another one

@@ -11,10 +11,10 @@
 #include <sys/un.h>
 
 #include "common/clock.h"
+#include "common/fiber.h"
 
 static int connect_wait(int fd, const struct sockaddr *sa, socklen_t len, uint64_t deadline_us)
 {
-	struct pollfd pfd = {.fd = fd, .events = POLLOUT};
 	socklen_t n = sizeof(int);
 	int e = 0, r;
 
@@ -28,7 +28,7 @@ static int connect_wait(int fd, const struct sockaddr *sa, socklen_t len, uint64
 		if (!left)
 			return -ETIMEDOUT;
 		left = MIN(left, (uint64_t)60000000);
-		r = poll(&pfd, 1, (int)DIV_UP(left, 1000));
+		r = fiber_poll(fd, POLLOUT, (int)DIV_UP(left, 1000));
 	} while (r == 0 || (r < 0 && errno == EINTR));
 	if (r < 0)
 		return -errno;
@@ -74,6 +74,7 @@ static int connect_tcp(const struct redis_addr *to, uint64_t deadline_us, int *r
 	int r;
 
 	snprintf(port, sizeof(port), "%u", to->port);
+	fiber_blocks(); /* for a name that is looked up */
 	r = getaddrinfo(to->host, port, &hints, &all);
 	if (r) {
 		if (why)

@@ -21,8 +21,30 @@ struct redis_nodes {
 	size_t n;
 };
 
+/* one command, ready for the wire, and what came back */
+struct redis_ask {
+	const char *cmd;
+	size_t len;
+	uint64_t deadline_us;
+	struct redis_reply *reply;
+	bool by_script, asked; /* as in redis_conn */
+	struct redis_addr to;  /* whom to ask, if asked */
+	char text[256];	       /* the server's words, when it refused; or empty */
+};
+
+/* see redis_pipe.c */
+struct redis_pipe {
+	const void *owner; /* a thread, while a fiber of it asks; atomic */
+	struct redis_conn *c;
+	struct list_node asking; /* in the order of sending */
+	struct str out, spare;
+	unsigned n_asking, n_unsent;
+	bool led, sending;
+};
+
 struct redis {
 	struct spin spin; /* of those who wait for an answer */
+	struct redis_pipe pipe;
 	struct redis_url url;
 	enum redis_mode mode;
 	struct redis_tls *tls; /* NULL: none */
@@ -65,6 +87,7 @@ struct redis_conn {
 	struct list_node link;
 	struct redis_addr addr;
 	uint64_t epoch;	  /* r->epoch when it was opened; 0: not one of the pool */
+	uint64_t used_us; /* when it was given back */
 	uint64_t birth;	  /* r->births when it was opened */
 	unsigned pending; /* replies not taken */
 	bool broken;
@@ -90,8 +113,18 @@ int redis_conn_open(struct redis *r, const struct redis_addr *a, const char *use
 void redis_conn_close(struct redis_conn *c);
 /* a server that closed or said something unasked is of no use */
 bool redis_conn_is_alive(struct redis_conn *c);
+/* bytes of commands that the caller counts in c->pending; on failure c is broken */
+int redis_conn_send(struct redis_conn *c, const char *p, size_t len, uint64_t deadline_us);
 /* a command ready for the wire */
 int redis_conn_append_raw(struct redis_conn *c, const char *cmd, size_t len);
+
+/* --- redis_pipe.c --- */
+
+/* Asks over the connection that the fibers of this thread share. false: not now, or it is no fiber
+ * that asks: it has to take a connection of its own. ret: as redis_next. */
+bool redis_pipe_ask(struct redis *r, struct redis_ask *a, int *ret);
+/* what c said last, into a; e: its result */
+void redis_ask_note(struct redis_ask *a, const struct redis_conn *c, int e);
 
 /* --- redis_route.c --- */
 

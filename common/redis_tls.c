@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 
 #include "common/clock.h"
+#include "common/fiber.h"
 
 struct redis_tls {
 	SSL_CTX *ctx;
@@ -129,8 +130,6 @@ void redis_tls_free(struct redis_tls *t)
 
 int redis_fd_wait(int fd, short events, uint64_t deadline_us)
 {
-	struct pollfd pfd = {.fd = fd, .events = events};
-
 	for (;;) {
 		uint64_t left = clock_left(deadline_us);
 		int r;
@@ -138,7 +137,7 @@ int redis_fd_wait(int fd, short events, uint64_t deadline_us)
 		if (!left)
 			return -ETIMEDOUT;
 		left = MIN(left, (uint64_t)60000000);
-		r = poll(&pfd, 1, (int)DIV_UP(left, 1000));
+		r = fiber_poll(fd, events, (int)DIV_UP(left, 1000));
 		if (r > 0)
 			return 0;
 		if (r < 0 && errno != EINTR)

@@ -6,12 +6,12 @@
 
 #include "common/clock.h"
 
-enum { SPIN_US = 60, MISSES_MAX = 8, RETRY_EACH = 64 };
+enum { SPIN_US = 60, LATE_US = 250, MISSES_MAX = 8, RETRY_EACH = 64 };
 
 bool spin_until(struct spin *s, bool (*ready)(void *arg), void *arg)
 {
 	unsigned misses = __atomic_load_n(&s->misses, __ATOMIC_RELAXED);
-	uint64_t until;
+	uint64_t begin;
 	bool yes;
 
 	if (misses >= MISSES_MAX) {
@@ -21,11 +21,14 @@ bool spin_until(struct spin *s, bool (*ready)(void *arg), void *arg)
 	}
 	if (__atomic_exchange_n(&s->busy, 1, __ATOMIC_ACQUIRE))
 		return false;
-	until = clock_us() + SPIN_US;
-	while (!(yes = ready(arg)) && clock_us() < until)
+	begin = clock_us();
+	while (!(yes = ready(arg)) && clock_us() - begin < SPIN_US)
 		sched_yield();
 	__atomic_store_n(&s->busy, 0, __ATOMIC_RELEASE);
-	if (yes)
+	/* who let others go first and got the core back so late would have been woken sooner */
+	if (clock_us() - begin > LATE_US)
+		__atomic_store_n(&s->misses, MISSES_MAX, __ATOMIC_RELAXED);
+	else if (yes)
 		__atomic_store_n(&s->misses, 0, __ATOMIC_RELAXED);
 	else
 		__atomic_add_fetch(&s->misses, 1, __ATOMIC_RELAXED);

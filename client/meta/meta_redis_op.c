@@ -11,6 +11,7 @@
 #include <stdarg.h>
 
 #include "common/clock.h"
+#include "common/fiber.h"
 
 enum { RETRY_US = 20000 };
 
@@ -332,7 +333,7 @@ int op_cmdv(struct meta_redis *mr, int argc, const char **argv, const size_t *le
 		redis_release(c);
 		if (op_error(r) != -EIO || r == -EIO || clock_left(deadline) == 0)
 			return op_error(r);
-		usleep(RETRY_US);
+		fiber_sleep_us(RETRY_US);
 	}
 }
 

@@ -13,6 +13,7 @@
 #include <inttypes.h>
 
 #include "common/clock.h"
+#include "common/fiber.h"
 
 enum { MIDDLE_MAX = 900, STEP = 900, TRIES = 50, LOG_LINE_MAX = 256 };
 
@@ -369,7 +370,7 @@ static int truncate_steps(struct meta_redis *mr, struct truncation *t, const str
 		if ((r == -ECONNRESET || r == -ETIMEDOUT) && clock_left(deadline))
 			r = -EAGAIN;
 		if (r == -EAGAIN)
-			usleep((useconds_t)((i * i + 1) * 500));
+			fiber_sleep_us((uint64_t)(i * i + 1) * 500);
 		if (r == ON_THE_WAY) {
 			deadline = op_deadline(mr);
 			i = -1;
