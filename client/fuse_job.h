@@ -97,6 +97,7 @@ struct job {
 	struct fuse_file_info fi;
 	struct fuse_note note;
 	bool keep;
+	uint64_t drop; /* vfs_pages_old */
 	struct fuse_buffer *held;
 	struct lock_req lock;
 	const char *name, *name2; /* in text */
