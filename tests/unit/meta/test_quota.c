@@ -116,6 +116,52 @@ static void a_new_quota_knows_its_usage_at_once(void **state)
 	close_meta(m);
 }
 
+static void move(struct meta *m, uint64_t from, uint64_t to)
+{
+	uint64_t inode;
+	struct attr a;
+
+	assert_int_equal(meta_rename(m, &root_ctx, from, "x", to, "x", 0, &inode, &a), 0);
+}
+
+/* one works in a directory and tells it later, the other moves it meanwhile */
+static void what_is_told_late_goes_where_the_directory_is(void **state)
+{
+	struct meta *m, *other;
+	uint64_t a, b, x, sub;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_redis(NULL);
+	a = made(m, 1, "a", INODE_DIR);
+	b = made(m, 1, "b", INODE_DIR);
+	x = made(m, a, "x", INODE_DIR);
+	assert_int_equal(limit(m, QUOTA_DIR, a, -1, 100), 0);
+	assert_int_equal(limit(m, QUOTA_DIR, b, -1, 100), 0);
+	other = open_redis(NULL);
+	made(m, x, "f", INODE_FILE);
+	told(m);
+	made(m, x, "g", INODE_FILE);
+	move(other, a, b);
+	told(other);
+	usage_is(m, QUOTA_DIR, a, 0, 0);
+	usage_is(m, QUOTA_DIR, b, 3 * 4096, 3);
+	/* and what was in one that is gone goes where that was */
+	sub = made(m, x, "sub", INODE_DIR);
+	made(m, sub, "h", INODE_FILE);
+	told(m);
+	assert_int_equal(meta_unlink(m, &root_ctx, sub, "h"), 0);
+	assert_int_equal(meta_rmdir(other, &root_ctx, x, "sub"), 0);
+	move(other, b, a);
+	told(other);
+	usage_is(m, QUOTA_DIR, a, 3 * 4096, 3);
+	usage_is(m, QUOTA_DIR, b, 0, 0);
+	assert_int_equal(raw_int("EXISTS _owed"), 0);
+	close_meta(other);
+	close_meta(m);
+}
+
 static void limits_are_kept(void **state)
 {
 	const struct slice piece = {.id = 0, .len = 20000};
@@ -520,6 +566,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_new_quota_knows_its_usage_at_once),
+		cmocka_unit_test(what_is_told_late_goes_where_the_directory_is),
 		cmocka_unit_test(limits_are_kept),
 		cmocka_unit_test(owners_have_limits),
 		cmocka_unit_test(statfs_shows_the_tightest_quota),
