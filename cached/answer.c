@@ -12,8 +12,8 @@
  * connection ends, and the asker asks elsewhere. A call whose thread hangs is left to that thread.
  *
  *	send_state	by			may become
- *	WAITS		lend			SENDS (thread: the first byte is there), LEFT (the disk
- *						hangs; the thread sends nothing any more)
+ *	WAITS		lend			SENDS (thread: the first byte is there), LEFT (the
+ *						disk hangs; the thread sends nothing any more)
  *	SENDS		thread			none: when it hangs now, the connection ends */
 #include <sys/sendfile.h>
 #include <sys/socket.h>

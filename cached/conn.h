@@ -161,7 +161,7 @@ struct call {
 	atomic_uint send_state;
 	struct tls *send_tls;
 	bool owns_fd;	  /* send_fd and send_tls end with it */
-	bool asked_again; /* the chain was asked a second time, because its file could not be read */
+	bool asked_again; /* of the chain a second time: its file could not be read */
 };
 
 /* --- conn.c --- */
@@ -184,7 +184,7 @@ void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body);
 void serve_put(struct call *k);
 /* list.c */
 void serve_list(struct call *k, const uint8_t *body);
-/* a GET whose answer could not be read: in no list, and without data; the chain is asked once more */
+/* a GET whose answer could not be read: in no list, without data; the chain is asked once more */
 void serve_again(struct call *k);
 
 /* --- answer.c --- */

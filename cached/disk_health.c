@@ -5,12 +5,13 @@
  * disk_watch.
  *
  *	state		goes to		when
- *	AWAY		WELL		the keeper attached and probed it, no thread is stuck in it, and
- *					its index is rebuilt
+ *	AWAY		WELL		the keeper attached and probed it, no thread is stuck in
+ *					it, and its index is rebuilt
  *	WELL		READ_ONLY	EROFS, or SICK_AFTER writes failed in a row
  *	READ_ONLY	WELL		the probe worked
- *	either		AWAY		it is gone (ENODEV), SICK_AFTER reads failed in a row or took too
- *					long, or one call made no progress for HANG_TICKS
+ *	either		AWAY		it is gone (ENODEV), SICK_AFTER reads failed in a row or
+ *					took too long, or one call made no progress for
+ *					HANG_TICKS
  *
  * Full is not sick. One line says that a disk left WELL, one that it is back. */
 #include "cached/disk.h"

@@ -14,9 +14,9 @@
  *
  * What is kept: blocks of which the own ring makes this member owner or successor (then as a guest,
  * the first to leave); everything when there is no ring, and whatever a FILL or PUT brings. A block
- * found short, missing or damaged is dropped, counted, logged, and the next layer asked. The same is
- * done when the block's disk is set aside, fails, or takes too long (disk.h); then the block is only
- * forgotten when another disk comes to have it. */
+ * found short, missing or damaged is dropped, counted, logged, and the next layer asked. The next
+ * layer is asked, too, when the block's disk is set aside, fails, or takes too long (disk.h); then
+ * the block is only forgotten when another disk comes to have it. */
 #ifndef STOKE_CACHED_STORE_H
 #define STOKE_CACHED_STORE_H
 
@@ -40,8 +40,8 @@ struct store_conf {
 	unsigned max_open;	   /* files kept open */
 };
 
-/* Rebuilds the index from the disks: waits for that, but not for a disk that takes long; what it has
- * is found later. One reference. 0 or -errno */
+/* Rebuilds the index from the disks: waits for that, but not for a disk that takes long; what it
+ * has is found later. One reference. 0 or -errno */
 int store_new(struct req_env *env, const struct store_conf *conf, struct store **ret);
 void store_unref(struct store *s);
 /* Before the end, when no request is under way: ends the disks' threads, waits for them at most us.
@@ -78,8 +78,8 @@ int store_push(struct store *s, const struct block_key *k, struct disk_job *j);
 int store_push_read(const struct blob *b, struct disk_job *j);
 /* The block's file, a reference. -ENOENT, or errors of the system. Blocks: in those threads. */
 int store_file(struct store *s, const struct block_key *k, struct blob_file **ret);
-/* In those threads, before the first byte of a file is sent: waits for it. 0; -EIO and the like, the
- * block is dropped and the chain is to be asked again */
+/* In those threads, before the first byte of a file is sent: waits for it. 0; -EIO and the like,
+ * the block is dropped and the chain is to be asked again */
 int store_touch(struct store *s, const struct block_key *k, const struct blob *b);
 /* in those threads: a read of the block failed with r */
 void store_failed(struct store *s, const struct block_key *k, const struct blob *b, int r);

@@ -65,7 +65,8 @@ int store_remove(struct store *s, struct disk *d, const struct block_key *k);
 uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t files);
 /* evicts until so many bytes more fit. -ENOSPC: they do not (yet). In a disk's thread */
 int store_make_room(struct store *s, struct disk *d, uint64_t bytes);
-/* entries of blocks on a disk that is AWAY are in the way of a new copy: forgotten, the file stays */
+/* the entry of a block on a disk that is AWAY is in the way of a new copy: forgotten, the file
+ * stays */
 void store_forget_away(struct store *s, const struct block_key *k);
 
 /* where a block would go; NULL: all disks are set aside */

@@ -8,11 +8,12 @@
  *		   -> index_commit -> not pending any more -> waiters told (keep_end)
  *	a full disk, one that fails or is set aside: index_abort -> waiters told why
  *
- * Bound: pending blocks hold pool memory, a disk's at most half of its share of the pool when it makes
- * no progress, three quarters in any case; beyond that, blocks that nobody waits for are skipped.
+ * Bound: pending blocks hold pool memory, a disk's at most half of its share of the pool when it
+ * makes no progress, three quarters in any case; beyond that, blocks that nobody waits for are
+ * skipped.
  *
- * A write that hangs is given up: it is not pending any more, its entry is gone, and the thread keeps
- * the memory. If it ends well after all, its file is taken into the index then. */
+ * A write that hangs is given up: it is not pending any more, its entry is gone, and the thread
+ * keeps the memory. If it ends well after all, its file is taken into the index then. */
 #include "cached/store_inner.h"
 
 #include <time.h>

@@ -5,7 +5,8 @@
  *
  * Each connection to SOCKET sends one line and is answered by one line, "ok …" or "error …":
  *
- *	OP error NAME		answered with that error: EIO, ENOSPC, EROFS, ENOENT, ENOTCONN, ESTALE
+ *	OP error NAME		answered with that error: EIO, ENOSPC, EROFS, ENOENT, ENOTCONN or
+ *				ESTALE
  *	OP hang			not answered before the fault is cleared (or the asker is killed)
  *	OP delay MS		answered later
  *	OP flip			read: a bit in the middle of the answer is turned over
@@ -13,7 +14,8 @@
  *	readonly		EROFS for all that changes something
  *	clear			no faults any more; what hung goes on
  *	cold			the kernel forgets the pages that it keeps
- *	stat			"ok hung=N read=N write=N …": operations that hang now, that came so far
+ *	stat			"ok hung=N read=N write=N …": operations that hang now, and by name
+ *				those that came so far
  *
  * OP is one of the names in op_names, or "all". A later fault of an operation replaces its earlier
  * one. Threads: libfuse's, one per operation in hand, which a hang or a delay keeps; and one for

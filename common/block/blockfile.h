@@ -8,8 +8,8 @@
 #include "common/block/key.h"
 
 uint64_t blockfile_len(uint32_t size);
-/* As far as the kernel knows, and without waiting for the disk: the file has a name still; and the right
- * length, too. */
+/* As far as the kernel knows, and without waiting for the disk: the file has a name still; and the
+ * right length, too. */
 bool blockfile_has_name(int fd);
 bool blockfile_is_whole(int fd, const struct block_key *k);
 /* Reads the pieces that cover [off, off + len) into buf (room: blockfile_room(off, len)) and checks

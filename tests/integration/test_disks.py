@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cache disks that fail under a reader: every byte right, no read above 2 s, and S3 asked no more often than there are blocks to fetch again."""
+"""Cache disks that fail under a reader: every byte right, no read above 2 s, S3 asked only for what has to be fetched again."""
 import os
 import subprocess
 import threading
@@ -293,6 +293,6 @@ def test_each_directory_has_its_own_budget(lab, file_volume):
     write_file(m.path("f"), noise(160 * MIB))
     lab.stoke("warmup", m.path("f"))
     assert 0 < disk(d, a, "bytes") <= 64 * MIB < disk(d, b, "bytes") <= 192 * MIB
-    r = subprocess.run([f"{lab.bin}/stoke-cached", file_volume, "--cache-dir", f"{a}:{b}", "--cache-size", "1:2:3", "--socket", f"{lab.folder}/s"],
-                       capture_output=True, text=True, env=lab.env)
+    r = subprocess.run([f"{lab.bin}/stoke-cached", file_volume, "--cache-dir", f"{a}:{b}", "--cache-size", "1:2:3",
+                        "--socket", f"{lab.folder}/s"], capture_output=True, text=True, env=lab.env)
     assert r.returncode and "one for each of the 2" in r.stderr
