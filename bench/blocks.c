@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What blocks as single files cost a cache directory, with the daemon's own names, files and index:
  *
- *	blocks fill DIR FIRST N SIZE	N blocks of SIZE bytes, from slice FIRST on; SIZE "sparse": of
+ *	blocks fill DIR FIRST N SIZE	N blocks of SIZE bytes, from slice FIRST on; "sparse": of
  *					100 KB, with their lengths only
  *	blocks recover DIR		the index from the names, as at a start
  *	blocks lengths DIR		what is looked at behind it, in the background

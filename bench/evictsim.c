@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which policy keeps what training reads: traces of accesses to a cache of a fixed number of blocks,
- * and the hit ratio that each policy gets on them. The daemon's policy runs as it is
- * (cached/evict.h), in as many shards as the index has; FIFO, LRU, 2-random, SIEVE and S3-FIFO are
- * here for comparison, and OPT (Belady's, which knows the future and may keep a block out) is the
- * bound.
+/* Which policy keeps what training reads: traces of accesses to a cache of a fixed number of
+ * blocks, and the hit ratio that each policy gets on them. The daemon's policy runs as it is
+ * (cached/evict.h), in as many shards as the index has; FIFO, LRU, 2-random, SIEVE and S3-FIFO
+ * are here for comparison, and OPT (Belady's, which knows the future and may keep a block out)
+ * is the bound.
  *
  *	evictsim [BLOCKS [SEED]]
  *
- * Prints a table in Markdown: reads that hit in the measured part of each trace, and blocks written
- * to the cache per read of it, for the daemon's policy and for SIEVE. */
+ * Prints a table in Markdown: reads that hit in the measured part of each trace, and blocks
+ * written to the cache per read of it, for the daemon's policy and for SIEVE. */
 #include <stdio.h>
 
 #include "cached/evict.h"
@@ -107,9 +107,9 @@ static void loop_trace(struct trace *t, unsigned p, bool shuffled)
 	t->to = t->n;
 }
 
-/* A training job in shuffled epochs; a validation set of 5 % read whole ten times an epoch; every
- * fifth access a random read, uneven, out of another data set as large as the cache; two checkpoints
- * of 10 % written an epoch, which nobody reads. */
+/* A training job in shuffled epochs; a validation set of 5 % read whole ten times an epoch;
+ * every fifth access a random read, uneven, out of another data set as large as the cache; two
+ * checkpoints of 10 % written an epoch, which nobody reads. */
 static void mixed_trace(struct trace *t, unsigned p)
 {
 	uint32_t n = percent(p), val = percent(5), other = percent(100), ck = percent(10);
@@ -445,7 +445,8 @@ static void make_room(struct cache *c)
 /* one access; true: it was there */
 static bool use(struct cache *c, uint32_t block, bool write, unsigned which, uint64_t *written)
 {
-	/* the bits that choose the shard are not those of the tag; the others want a block's number */
+	/* the bits that choose the shard are not those of the tag; the others want a block's
+	 * number */
 	uint64_t digest = which == PLAIN ? mix(block) : block;
 	struct evict *e = shard_of(c, block);
 

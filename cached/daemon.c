@@ -375,22 +375,6 @@ static bool is_ready(void *arg)
 	return atomic_load_explicit(&d->ready, memory_order_relaxed);
 }
 
-static double stat_pinned(void *arg)
-{
-	struct msg_stat st;
-
-	store_stat(arg, &st);
-	return (double)st.pinned_blocks;
-}
-
-static double stat_pinned_bytes(void *arg)
-{
-	struct msg_stat st;
-
-	store_stat(arg, &st);
-	return (double)st.pinned_bytes;
-}
-
 static double stat_blocks(void *arg)
 {
 	struct msg_stat st;
@@ -437,12 +421,6 @@ static int open_metrics(struct daemon *d, uint16_t *ret_port, struct str *err)
 	if (r == 0)
 		r = metrics_callback(d->metrics, "stoke_cached_capacity_bytes", "", METRIC_GAUGE,
 				     "bytes that blocks may use", stat_capacity, d->store);
-	if (r == 0)
-		r = metrics_callback(d->metrics, "stoke_cached_pinned_blocks", "", METRIC_GAUGE,
-				     "blocks that are kept until a date", stat_pinned, d->store);
-	if (r == 0)
-		r = metrics_callback(d->metrics, "stoke_cached_pinned_bytes", "", METRIC_GAUGE,
-				     "bytes of them", stat_pinned_bytes, d->store);
 	if (r == 0)
 		r = metrics_callback(d->metrics, "stoke_cached_buffer_bytes", "", METRIC_GAUGE,
 				     "buffer memory in use", stat_pool, d->pool);
@@ -606,24 +584,6 @@ static int join(struct daemon *d, struct member *self, struct str *err)
 	return r;
 }
 
-/* --- scrubber --- */
-
-static int start_scrub(struct daemon *d, struct str *err)
-{
-	uint64_t rate = SCRUB_WEEKLY;
-	int r = 0;
-
-	if (strcmp(d->conf.scrub_rate, "weekly") != 0) {
-		r = parse_size(d->conf.scrub_rate, 1, &rate);
-		if (r < 0)
-			str_addf(err, "--scrub-rate %s: give bytes a second (1M), weekly, or 0",
-				 d->conf.scrub_rate);
-		if (r < 0 || rate == 0)
-			return r;
-	}
-	return scrub_start(d->store, rate, &d->scrub);
-}
-
 /* --- start and stop --- */
 
 static void say_ready(struct daemon *d, const struct member *self, uint16_t metrics_port,
@@ -669,7 +629,7 @@ static int start(struct daemon *d, const char *meta, struct str *err)
 	if (r == 0)
 		r = join(d, &self, err);
 	if (r == 0)
-		r = start_scrub(d, err);
+		r = scrub_start(d->store, d->conf.scrub_rate, &d->scrub, err);
 	if (r < 0)
 		return r;
 	store_clean(d->store);

@@ -3,10 +3,11 @@
  *
  * Three queues, newest at the head:
  *
- *	kept	in order of use. All that came while there was room; what was asked for; what fresh
- *		ones became
- *	fresh	in order of arrival, a tenth of the cache when it is full: what is read for the first
- *		time waits here for a second use, so that what is read only once pushes out nothing
+ *	kept	in order of use. What was asked for; what fresh ones became; what came back from
+ *		the ghosts
+ *	fresh	in order of arrival; a tenth of the cache, or what there is room for: what is read
+ *		for the first time waits here for a second use, so that what is read only once
+ *		pushes out nothing
  *	guests
  *
  * Time is counted in uses; uses of one block in quick succession (ranges of a block, a reader who

@@ -54,7 +54,8 @@ static inline void evict_free(struct evict *e)
 		e->ops->free(e);
 }
 
-/* A block was read that is not inside: shall it come in? Asked once a read, for EVICT_READ alone. */
+/* A block was read that is not inside: shall it come in? Asked once a read, for EVICT_READ
+ * alone. */
 static inline bool evict_admit(struct evict *e, uint64_t digest)
 {
 	return e->ops->admit(e, (uint32_t)digest);

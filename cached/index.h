@@ -35,8 +35,8 @@ bool index_find(struct index *ix, const struct block_key *k, unsigned *ret_disk)
 /* as above without telling the policy */
 bool index_peek(struct index *ix, const struct block_key *k);
 bool index_where(struct index *ix, const struct block_key *k, unsigned *ret_disk);
-/* somebody read this block, and it could be stored on this disk: shall it? For what is not asked for
- * explicitly (evict.h) */
+/* somebody read this block, and it could be stored on this disk: shall it? For what is not asked
+ * for explicitly (evict.h) */
 bool index_admit(struct index *ix, const struct block_key *k, unsigned disk);
 /* 0; -EEXIST: present; -EBUSY: being written or removed; -ESTALE: another volume; -ENOMEM */
 int index_begin(struct index *ix, const struct block_key *k);
@@ -47,14 +47,14 @@ void index_abort(struct index *ix, const struct block_key *k);
 int index_take(struct index *ix, const struct block_key *k, unsigned *ret_disk);
 /* the next block of this disk that is to go; -ENOENT: none */
 int index_victim(struct index *ix, unsigned disk, struct block_key *ret);
-/* a block that is present is pinned (no victim, until it is not pinned any more) or not; false: it is
- * not present */
+/* a block that is present is pinned (no victim, until it is not pinned any more) or not; false:
+ * it is not present */
 bool index_pin(struct index *ix, const struct block_key *k, bool pinned);
 void index_gone(struct index *ix, const struct block_key *k);
-/* The next present blocks of a walk over all of them, at most max (at least INDEX_EACH_MIN). *io_cursor
- * is 0 at first, and 0 again when the walk is over; a step may give none and not be the last. Safe
- * beside changes: a block that is present during the whole walk is given at least once. A step looks
- * at a bounded part of one shard. */
+/* The next present blocks of a walk over all of them, at most max (at least INDEX_EACH_MIN).
+ * *io_cursor is 0 at first, and 0 again when the walk is over; a step may give none and not be
+ * the last. Safe beside changes: a block that is present during the whole walk is given at least
+ * once. A step looks at a bounded part of one shard. */
 enum { INDEX_EACH_MIN = 64 };
 int index_each(struct index *ix, uint64_t *io_cursor, struct block_key *ret, size_t max,
 	       size_t *ret_n);

@@ -2,9 +2,9 @@
 /* Pinned blocks. No thread of its own; one leaf lock over the table and the changes that are not
  * written yet. A file is read and written without the lock.
  *
- * A change goes into the table at once and into its disk's list of changes; flush takes the list and
- * appends it. Where a list grew too long, or was lost with a failed write, the disk is `whole`: its
- * file is to be written anew from the table. */
+ * A change goes into the table at once and into its disk's list of changes; flush takes the list
+ * and appends it. Where a list grew too long, or was lost with a failed write, the disk is
+ * `whole`: its file is to be written anew from the table. */
 #include "cached/pins.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks that somebody wants kept until a date: a table in memory, and for each disk a file that the
- * table is made of again at the next start. What is pinned need not be on a disk (yet).
+/* Blocks that somebody wants kept until a date: a table in memory, and for each disk a file that
+ * the table is made of again at the next start. What is pinned need not be on a disk (yet).
  *
  * The file {volume id}/pins is a list of changes, each one PINS_RECORD bytes, big-endian:
  *
@@ -11,8 +11,9 @@
  *	24	0, 4
  *	28	CRC-32C of the volume id and the 28 bytes before
  *
- * The last one about a block counts. A record that is damaged or cut short is skipped and counted.
- * The file is written anew (beside, then renamed) when most of it does not count any more.
+ * The last one about a block counts. A record that is damaged or cut short is skipped and
+ * counted. The file is written anew (beside, then renamed) when most of it does not count any
+ * more.
  *
  * Any thread. Only load and flush wait for a disk; one of them at a time for each disk. */
 #ifndef STOKE_CACHED_PINS_H

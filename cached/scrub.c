@@ -3,8 +3,8 @@
  * block's disk. A job that hangs in its disk is given up there (diskq.h), and keeps its own memory
  * until it comes back.
  *
- *	idle	the pace, or reads that wait for the disk	the thread sleeps
- *	asked	a job is on its way				the thread waits for its end */
+ *	idle	the pace, or reads that wait		the thread sleeps
+ *	asked	a job is on its way			the thread waits for its end */
 #include "cached/scrub.h"
 
 #include <fcntl.h>
@@ -13,6 +13,7 @@
 #include "cached/store_inner.h"
 #include "common/block/blockfile.h"
 #include "common/clock.h"
+#include "common/parse.h"
 #include "common/thread.h"
 
 enum {
@@ -26,7 +27,7 @@ enum {
 
 struct scrub {
 	struct store *store;
-	uint64_t rate;
+	uint64_t rate; /* 0: a pass a week */
 	uint64_t read; /* blocks of this pass; the thread's */
 	pthread_t thread;
 	struct mtx lock; /* over the members below */
@@ -245,15 +246,25 @@ static void *walk(void *arg)
 	}
 }
 
-int scrub_start(struct store *s, uint64_t rate, struct scrub **ret)
+int scrub_start(struct store *s, const char *rate, struct scrub **ret, struct str *err)
 {
-	struct scrub *sc = calloc(1, sizeof(*sc));
+	uint64_t bytes = 0;
+	struct scrub *sc;
 	int r;
 
+	if (strcmp(rate, "weekly") != 0) {
+		r = parse_size(rate, 1, &bytes);
+		if (r < 0)
+			str_addf(err, "--scrub-rate %s: give bytes a second (1M), weekly, or 0",
+				 rate);
+		if (r < 0 || !bytes)
+			return r;
+	}
+	sc = calloc(1, sizeof(*sc));
 	if (!sc)
 		return -ENOMEM;
 	sc->store = s;
-	sc->rate = rate;
+	sc->rate = bytes;
 	mtx_init(&sc->lock);
 	cond_init(&sc->changed);
 	r = thread_start("scrub", walk, sc, &sc->thread);

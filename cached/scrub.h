@@ -8,12 +8,12 @@
 
 #include "cached/store.h"
 
-enum { SCRUB_WEEKLY = 0 }; /* a pass takes about a week, however much there is */
-
 struct scrub;
 
-/* Starts its thread: rate bytes a second, or SCRUB_WEEKLY. s must outlive it. 0 or -errno */
-int scrub_start(struct store *s, uint64_t rate, struct scrub **ret);
+/* Starts its thread. rate: bytes a second ("1M"), "weekly": a pass takes about a week, however much
+ * there is; "0": none, and *ret stays. s must outlive it. 0 or -errno; err holds one line when the
+ * rate is none of these */
+int scrub_start(struct store *s, const char *rate, struct scrub **ret, struct str *err);
 /* waits for the block being read (not for ever: a disk that hangs is given up). NULL is fine */
 void scrub_stop(struct scrub *sc);
 

@@ -26,6 +26,17 @@ void store_pin_align(struct store *s, const struct block_key *k)
 	} while (pins_has(s->pins, k) != pinned);
 }
 
+static void show(struct store *s)
+{
+	const struct counters *c = s->conf.counters;
+	struct pins_stat st;
+
+	pins_stat(s->pins, &st);
+	metric_set(c->pinned_blocks, (int64_t)st.blocks);
+	metric_set(c->pinned_bytes, (int64_t)st.bytes);
+	metric_set(c->pins_damaged, (int64_t)st.damaged);
+}
+
 static void refuse(struct store *s, struct block_req *req, const struct disk *d, int r)
 {
 	if (r != -ENOSPC) {
@@ -61,6 +72,7 @@ bool store_pin(struct store *s, struct block_req *req)
 		return true;
 	}
 	store_pin_align(s, &req->key);
+	show(s);
 	if (req->pin_until > now)
 		return false;
 	req_done(req, 0);
@@ -77,6 +89,7 @@ void store_pins_expire(struct store *s)
 		for (size_t i = 0; i < n; i++)
 			store_pin_align(s, &k[i]);
 	} while (n == EXPIRE_AT_ONCE);
+	show(s);
 }
 
 static void loaded(const struct block_key *k, void *arg)
@@ -86,5 +99,8 @@ static void loaded(const struct block_key *k, void *arg)
 
 int store_pins_load(struct store *s, struct disk *d)
 {
-	return pins_load(s->pins, d->number, d->fd, today(), loaded, s);
+	int r = pins_load(s->pins, d->number, d->fd, today(), loaded, s);
+
+	show(s);
+	return r;
 }

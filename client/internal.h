@@ -6,8 +6,8 @@
  * .control: open it, write one request, read answers until end of file. Text, one line each:
  *
  *	-> "warmup fill|check|evict|unpin PARALLEL [UNTIL]\n" then "INODE\n"… and an empty line
- *		several writes; the empty line starts it. UNTIL, of a fill: pinned until then (unix
- *		seconds)
+ *		several writes; the empty line starts it. UNTIL, of a fill: pinned until then
+ *		(unix seconds)
  *	<- "progress FILES BLOCKS BYTES MISSING ERRORS TOTAL_BLOCKS_SO_FAR\n"…
  *		at least once a second
  *	<- "error INODE text\n"…

@@ -115,8 +115,9 @@ static uint32_t reversed(uint32_t v)
 	return r;
 }
 
-/* Slots are visited in the order of their numbers read backwards: a table that doubles splits slot i
- * into i and i + slots, which are neighbours in this order, so what was visited stays visited. */
+/* Slots are visited in the order of their numbers read backwards: a table that doubles splits
+ * slot i into i and i + slots, which are neighbours in this order, so what was visited stays
+ * visited. */
 struct hash_node *hashmap_step(const struct hashmap *m, uint32_t *io_at)
 {
 	uint32_t mask = (uint32_t)(m->slots - 1), at = *io_at & mask;

@@ -43,11 +43,12 @@ enum req_flags {
 	REQ_PROBE = 16,
 	/* random reader: a layer must not widen it to the whole block unless it has to */
 	REQ_RANGE_ONLY = 32,
-	/* in a daemon: another member asks. He may be waited for by one whom we would ask, so nobody
-	 * is asked to fill it: it joins and becomes what waits for no member but by NO_FILL */
+	/* in a daemon: another member asks. He may be waited for by one whom we would ask, so
+	 * nobody is asked to fill it: it joins and becomes what waits for no member but by
+	 * NO_FILL */
 	REQ_MEMBER = 64,
-	/* with REQ_FILL: keep it until pin_until (unix seconds), whatever else has to go; in the past:
-	 * no longer, and nothing is fetched */
+	/* with REQ_FILL: keep it until pin_until (unix seconds), whatever else has to go; in the
+	 * past: no longer, and nothing is fetched */
 	REQ_PIN = 128,
 };
 

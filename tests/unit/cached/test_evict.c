@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the policy promises (evict.h), on small traces, and its bookkeeping under random steps with a
- * printed seed. bench/evictsim.c compares it with others. */
+/* What the policy promises (evict.h), on small traces, and its bookkeeping under random steps
+ * with a printed seed. bench/evictsim.c compares it with others. */
 #include "tests/unit/check.h"
 
 #include <time.h>

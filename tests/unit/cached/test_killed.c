@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* D03, B10: a process that ends at any call of the ways that change a cache directory (with the call
- * done, not done, or done by half), and what a power loss makes of files that were written without a
- * sync: whatever is found at the next start, no wrong byte is served, what is damaged is dropped and
- * counted, and left-overs go.
+/* D03, B10: a process that ends at any call of the ways that change a cache directory (with the
+ * call done, not done, or done by half), and what a power loss makes of files that were written
+ * without a sync: whatever is found at the next start, no wrong byte is served, what is damaged
+ * is dropped and counted, and left-overs go.
  *
  * The calls are stood in for below: the program's own definitions come before the C library's. */
 #include "tests/unit/cached/fixture.h"
@@ -317,7 +317,8 @@ static void a_power_loss_is_a_miss(void **state)
 		enum damage how = (enum damage)(i % DAMAGES);
 
 		use(w, i);
-		/* short ones went at the start; those of another one's name are found at the name */
+		/* short ones went at the start; those of another one's name are found at the
+		 * name */
 		expected += i < FULL ? how == ZEROS || how == ZERO_HEAD || how == ZERO_SUMS
 				     : how == OTHERS;
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pins against a plain map with restarts in between (a printed seed), files that are cut or damaged,
- * dates, and the share of a disk. */
+/* Pins against a plain map with restarts in between (a printed seed), files that are cut or
+ * damaged, dates, and the share of a disk. */
 #include "tests/unit/check.h"
 
 #include <fcntl.h>

@@ -9,7 +9,7 @@
 #include "cached/scrub.h"
 #include "cached/store_inner.h"
 
-enum { FAST = 1 << 30, BLOCKS = 12 };
+enum { BLOCKS = 12, PIECE = 32 << 10 };
 
 static uint64_t count(struct metric *m)
 {
@@ -20,8 +20,9 @@ static uint64_t count(struct metric *m)
 static uint32_t size_of(uint64_t slice)
 {
 	static const uint32_t sizes[] = {
-		1,     4095,	  4096,		4097,	      32 << 10, (32 << 10) + 1,
-		BLOCK, BLOCK - 1, BLOCK - 4096, BLOCK - 4097, 5000,	100000};
+		1,     4095,	  4096,		4097,	      PIECE, PIECE + 1,
+		BLOCK, BLOCK - 1, BLOCK - 4096, BLOCK - 4097, 5000,  100000,
+	};
 
 	return sizes[slice % BLOCKS];
 }
@@ -42,7 +43,7 @@ static void good_blocks_are_counted(void **state)
 
 	(void)state;
 	fill_all(w);
-	assert_int_equal(scrub_start(w->store, FAST, &sc), 0);
+	assert_int_equal(scrub_start(w->store, "1G", &sc, NULL), 0);
 	eventually(count(w->counters.scrub_passes) >= 2);
 	scrub_stop(sc);
 	assert_true(count(w->counters.scrubbed) >= BLOCKS);
@@ -98,7 +99,7 @@ static void each_damage_is_found_and_dropped(void **state)
 		else
 			damage(path, (unsigned)i, k.size);
 	}
-	assert_int_equal(scrub_start(w->store, FAST, &sc), 0);
+	assert_int_equal(scrub_start(w->store, "1G", &sc, NULL), 0);
 	eventually(count(w->counters.scrub_damaged) == 6);
 	eventually(count(w->counters.scrub_passes) >= 2);
 	scrub_stop(sc);
@@ -132,7 +133,7 @@ static void readers_go_first(void **state)
 	}
 	eventually(diskq_waiting(q) == 1);
 	before = count(w->counters.scrubbed);
-	assert_int_equal(scrub_start(w->store, FAST, &sc), 0);
+	assert_int_equal(scrub_start(w->store, "1G", &sc, NULL), 0);
 	usleep(50000);
 	assert_int_equal(diskq_waiting(q), 1); /* it did not queue up behind */
 	assert_int_equal(count(w->counters.scrubbed), before);
@@ -146,18 +147,26 @@ static void the_pace_is_kept(void **state)
 {
 	struct world *w = world_new(64 << 20, 1);
 	struct block_key k = key_of(&volume_a, 6, BLOCK);
+	struct str err = STR_INIT;
 	uint64_t began;
 	struct scrub *sc;
 
 	(void)state;
 	assert_int_equal(fill(w, &k), 0);
 	began = clock_us();
-	assert_int_equal(scrub_start(w->store, 10 * BLOCK, &sc), 0);
+	assert_int_equal(scrub_start(w->store, "1280K", &sc, NULL), 0);
 	eventually(count(w->counters.scrubbed) >= 3);
 	scrub_stop(sc);
 	assert_true(clock_us() - began >= 290000);
+	/* none, and no rate at all */
+	sc = NULL;
+	assert_int_equal(scrub_start(w->store, "0", &sc, NULL), 0);
+	assert_null(sc);
+	assert_int_equal(scrub_start(w->store, "fast", &sc, &err), -EINVAL);
+	assert_non_null(strstr(str_c(&err), "--scrub-rate fast"));
+	str_fini(&err);
 	/* and an end does not wait for it */
-	assert_int_equal(scrub_start(w->store, SCRUB_WEEKLY, &sc), 0);
+	assert_int_equal(scrub_start(w->store, "weekly", &sc, NULL), 0);
 	began = clock_us();
 	scrub_stop(sc);
 	assert_true(clock_us() - began < 2000000);
@@ -199,7 +208,7 @@ static void pages_stay_as_they_were(void **state)
 	assert_int_equal(close(fd), 0);
 	assert_int_equal(statfs(w->dir, &fs), 0);
 	if (fs.f_type != 0x01021994) { /* tmpfs: where all files are in memory */
-		assert_int_equal(scrub_start(w->store, FAST, &sc), 0);
+		assert_int_equal(scrub_start(w->store, "1G", &sc, NULL), 0);
 		eventually(count(w->counters.scrub_passes) >= 2);
 		scrub_stop(sc);
 		assert_false(in_memory(of_cold));
