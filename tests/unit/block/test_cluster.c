@@ -70,7 +70,7 @@ static void cluster_path_is_what_it_says(void **state)
 		struct cluster *c, *a;
 
 		for (size_t i = 0; i < n; i++) {
-			char id[8];
+			char id[24];
 
 			snprintf(id, sizeof(id), "m%zu", i);
 			m[i] = member(id, (enum member_state)(1 + rand() % 3),
