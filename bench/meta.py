@@ -6,6 +6,8 @@ import struct
 import subprocess
 import time
 
+import lab as stoke_lab
+
 from lab import commands_of  # run.py says where
 
 NO_CACHES = ("--attr-cache", "0", "--entry-cache", "0", "--dir-entry-cache", "0")
@@ -26,17 +28,31 @@ def timed(*argv):
     return time.monotonic() - t
 
 
-class Pair:
-    """A Stoke mount and a JuiceFS mount of one volume; the same thing is done on both, in turns."""
+class Names:
+    """the ceiling: a FUSE file system of names in memory, which the kernel may keep for so many seconds"""
 
-    def __init__(self, lab, tool, row, ours, theirs):
-        self.lab, self.tool, self.row, self.mounts = lab, tool, row, {"stoke": ours, "juicefs": theirs}
+    def __init__(self, lab, name, seconds):
+        self.dir = f"{lab.folder}/{name}"
+        os.makedirs(self.dir)
+        lab.add(stoke_lab.Proc([f"{lab.bin}/bench/fuse_names", self.dir, "1", str(seconds)], f"{self.dir}.log"))
+        stoke_lab.wait_for("names in memory", lambda: os.path.ismount(self.dir))
+
+    def path(self, *parts):
+        return os.path.join(self.dir, *parts)
+
+
+class Pair:
+    """A Stoke mount and a JuiceFS mount of one volume; the same thing is done on both, in turns, and where nobody has to
+    have made it before, on names in memory."""
+
+    def __init__(self, lab, tool, row, ours, theirs, names):
+        self.lab, self.tool, self.row, self.mounts, self.names = lab, tool, row, {"stoke": ours, "juicefs": theirs}, names
 
     def rates(self, what, threads, count, rounds, stages=(), prepare=()):
         """operations per second: the median of the rounds; stages: of bench/metaload"""
         seen = {}
         for n in range(rounds):
-            for name, m in self.mounts.items():
+            for name, m in (self.mounts | {"names": self.names}).items():
                 folder = m.path(f"{name}-{what.replace(' ', '-')}-{threads}-{n}")
                 os.makedirs(folder)
                 if prepare:
@@ -48,8 +64,8 @@ class Pair:
             if op == "errors":
                 assert not any(sum(seen[op].values(), [])), f"{what}: errors"
                 continue
-            a, b = (statistics.median(seen[op][name]) for name in ("stoke", "juicefs"))
-            self.row("meta", f"{op}{what}, {threads} threads", a, "/s", "JuiceFS", a / b, TARGET.get(op))
+            a, b, c = (statistics.median(seen[op][name]) for name in ("stoke", "juicefs", "names"))
+            self.row("meta", f"{op}{what}, {threads} threads", a, "/s", f"JuiceFS; {c / b:.2f} names in memory", a / b, TARGET.get(op))
 
     def seconds(self, what, command, rounds=1, target="≥ 2", limit=None):
         """how much sooner it ends; each time with the kernel's names forgotten"""
@@ -141,18 +157,19 @@ def memory(row, lab, client, meta, n):
 
 
 def run(lab, redis, juicefs, tool, row, quick=False):
-    count, big, many = (500, 20000, 100000) if quick else (10000, 150000, 1000000)
-    rounds = 1 if quick else 3
+    count, big, many = (1000, 20000, 100000) if quick else (10000, 150000, 1000000)
+    rounds = 3
     meta, client = redis.url(2), redis.client(2)
     lab.format(meta, "meta", flags=("--trash-days", "0"))
     ours = lab.mount(meta, "meta-stoke", flags=("--enable-xattr",))
     theirs = lab.juice_mount(juicefs, meta, "meta-juicefs", kernel_caches=True)
-    pair = Pair(lab, tool, row, ours, theirs)
+    pair = Pair(lab, tool, row, ours, theirs, Names(lab, "names", 1))
     print("meta: operations per second beside JuiceFS 1.4.2, same volume and Redis, default caches")
     for threads in (1, 16):
         pair.rates("", threads, count // threads // (2 if threads == 1 else 1), rounds, OPS)
         pair.rates(" of a directory, entries", threads, count // threads, rounds, ("readdir",), ("create",))
-    cold = Pair(lab, tool, row, lab.mount(meta, "cold-stoke", flags=NO_CACHES), lab.juice_mount(juicefs, meta, "cold-juicefs"))
+    cold = Pair(lab, tool, row, lab.mount(meta, "cold-stoke", flags=NO_CACHES), lab.juice_mount(juicefs, meta, "cold-juicefs"),
+                Names(lab, "cold-names", 0))
     for threads in (1, 16):
         cold.rates(" without the kernel's caches", threads, count // threads // 2, rounds, ("stat", "open"), ("create",))
 
