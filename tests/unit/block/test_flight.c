@@ -459,6 +459,39 @@ static void who_does_not_fill_waits_for_nobody_who_may_wait_for_a_peer_G12(void 
 	end();
 }
 
+/* rule 7: who asks for a member waits for nobody who asked another one to fill, but leads himself; two
+ * of them share one fetch */
+static void who_asks_for_a_member_waits_for_nobody_who_waits_for_one(void **state)
+{
+	struct block_key k = key_of(17, 0);
+
+	(void)state;
+	begin(WITH_FLIGHT | WITH_SYNC, CODEC_NONE);
+	source_fault_add(w.fault, &(struct fault_rule){.kind = FAULT_HANG, .count = 1});
+	whole(0, &k, 0);
+	whole(1, &k, REQ_MEMBER);
+	for (unsigned i = 0; i < 5000 && !read_is_done(&rd[1]); i++)
+		usleep(1000);
+	assert_false(read_is_done(&rd[0]));
+	read_check(&rd[1], 0);
+	source_fault_release(w.fault);
+	waiter_wait(&wt);
+	read_check(&rd[0], 0);
+	end();
+	begin(WITH_FLIGHT | WITH_SYNC, CODEC_NONE);
+	source_fault_add(w.fault, &(struct fault_rule){.kind = FAULT_HANG, .count = 1});
+	whole(0, &k, REQ_MEMBER);
+	whole(1, &k, REQ_MEMBER);
+	whole(2, &k, 0); /* a mount may wait for either */
+	assert_int_equal(source_fault_seen(w.fault), 1);
+	source_fault_release(w.fault);
+	waiter_wait(&wt);
+	for (int i = 0; i < 3; i++)
+		read_check(&rd[i], 0);
+	assert_int_equal(mem_gets(&w.store), 1);
+	end();
+}
+
 static void who_does_not_fill_joins_what_comes_from_the_object_store(void **state)
 {
 	struct block_key k = key_of(17, 0);
@@ -508,6 +541,7 @@ int main(void)
 		cmocka_unit_test(a_prefetch_without_memory_leads_nobody),
 		cmocka_unit_test(a_demand_waits_in_line_and_nothing_leaves_before),
 		cmocka_unit_test(who_does_not_fill_waits_for_nobody_who_may_wait_for_a_peer_G12),
+		cmocka_unit_test(who_asks_for_a_member_waits_for_nobody_who_waits_for_one),
 		cmocka_unit_test(who_does_not_fill_joins_what_comes_from_the_object_store),
 	};
 

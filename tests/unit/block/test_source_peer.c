@@ -494,6 +494,51 @@ static bool is_slow(struct group *g, unsigned i)
 	return h.slow;
 }
 
+static void see(struct group *g, enum member_state a, enum member_state b)
+{
+	struct member m[2] = {g->c->members[0], g->c->members[1]};
+	struct cluster *c;
+
+	m[0].state = a;
+	m[1].state = b;
+	c = a ? cluster_new(2, m, 2) : cluster_new(2, m + 1, 1);
+	assert_non_null(c);
+	cluster_view_set(&g->view, c);
+}
+
+static void the_others_on_the_path_are_asked(void **state)
+{
+	struct group g;
+	struct block_key mine, his;
+
+	(void)state;
+	group_start(&g, PEER_HOLDER, "a", false, 16 * MIB);
+	mine = owned(&g, 0, 0);
+	his = owned(&g, 1, 0);
+	/* new here: who had it before me is behind me */
+	see(&g, MEMBER_JOINING, MEMBER_ACTIVE);
+	get(&g, &mine, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_int_equal(counted(&g.d[1].no_fills), 1);
+	/* he goes, and what was his is mine */
+	see(&g, MEMBER_ACTIVE, MEMBER_DRAINING);
+	get(&g, &his, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_int_equal(counted(&g.d[1].no_fills), 2);
+	/* what is behind me I have */
+	get(&g, &mine, 0, BLOCK, 0, 0, VIA_OBJECT);
+	assert_int_equal(counted(&g.d[1].gets), 2);
+	/* no member any more: he is to get it, unless a member asks me */
+	see(&g, 0, MEMBER_ACTIVE);
+	get(&g, &mine, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_int_equal(counted(&g.d[1].no_fills), 3); /* a lapse */
+	g.view.consumer = true;
+	get(&g, &mine, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_int_equal(counted(&g.d[1].gets), 4);
+	assert_int_equal(counted(&g.d[1].no_fills), 3);
+	get(&g, &mine, 0, BLOCK, REQ_MEMBER, 0, VIA_PEER);
+	assert_int_equal(counted(&g.d[1].no_fills), 4);
+	group_stop(&g);
+}
+
 static void holder_is_asked_without_filling_G12(void **state)
 {
 	struct group g;
@@ -530,6 +575,26 @@ static void holder_is_asked_without_filling_G12(void **state)
 		assert_true(get(&g, &his, 0, BLOCK, 0, 0, VIA_OBJECT) < 280000);
 	get(&g, &his, 0, BLOCK, REQ_NO_FILL, -ENOENT, VIA_NONE);
 	assert_int_equal(counted(&g.d[0].gets), 0);
+	group_stop(&g);
+}
+
+/* who is asked for what everybody wants may be slow; the object store is asked when he is dead */
+static void a_holder_that_lives_is_waited_for(void **state)
+{
+	struct group g;
+	struct block_key k;
+	uint64_t us;
+
+	(void)state;
+	group_start(&g, PEER_HOLDER, "b", false, 16 * MIB);
+	k = owned(&g, 0, 0);
+	behave(&g.d[0], SLOW);
+	us = get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER);
+	assert_true(us >= 650000);
+	assert_int_equal(mem_gets(&g.w.store), 0);
+	behave(&g.d[0], HANG);
+	us = get(&g, &k, 0, BLOCK, 0, 0, VIA_OBJECT);
+	assert_in_range(us, 280000, 650000);
 	group_stop(&g);
 }
 
@@ -759,7 +824,9 @@ int main(void)
 		cmocka_unit_test(fill_leaves_an_owner_that_hangs),
 		cmocka_unit_test(no_fill_asks_nobody),
 		cmocka_unit_test(without_memory_for_a_fork_the_request_goes_on),
+		cmocka_unit_test(the_others_on_the_path_are_asked),
 		cmocka_unit_test(holder_is_asked_without_filling_G12),
+		cmocka_unit_test(a_holder_that_lives_is_waited_for),
 		cmocka_unit_test(descriptors_serve_without_the_daemon),
 		cmocka_unit_test(damaged_files_are_reported_and_not_kept_B03),
 		cmocka_unit_test(descriptors_are_bounded_and_closed_ones_told),
