@@ -35,7 +35,8 @@ unsigned daemon_hand_over(struct daemon *d, int *ret);
  * good. Says in the log what changed. */
 void daemon_reload(struct daemon *d);
 /* Leaves the group, finishes what is being served, frees. false: something was still under way
- * after the time allowed, and nothing was freed */
+ * after the time allowed (11 s: an object store or a disk that does not answer), and nothing was
+ * freed: the process is to end at once. Its exit status is the same: nothing is lost by it */
 bool daemon_stop(struct daemon *d);
 
 #endif

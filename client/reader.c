@@ -27,6 +27,7 @@ enum {
 	IOV_MOST = 256,
 	REREADS = 16,
 	ZEROS = 1 << 20,
+	SILENT_US = 1000000, /* a block that was given up is not asked for again sooner */
 };
 
 /* never written: untouched pages cost nothing */
@@ -255,6 +256,30 @@ static void rread_log(struct rread *rr, const struct part *p)
 		  p->failed ? p->failed->reason : "", swallowed);
 }
 
+/* The kernel asks again, page by page, for what it could not read ahead: without the whole time
+ * being waited for once more. */
+static void silent_note(struct rread *rr, const struct part *p)
+{
+	mtx_lock(&rr->f->lock);
+	rr->f->silent = p->range;
+	__atomic_store_n(&rr->f->silent_us, clock_us(), __ATOMIC_RELAXED);
+	mtx_unlock(&rr->f->lock);
+}
+
+static bool is_silent(struct rread *rr, const struct part *p)
+{
+	struct rfile *f = rr->f;
+	bool yes;
+
+	if (!__atomic_load_n(&f->silent_us, __ATOMIC_RELAXED))
+		return false;
+	mtx_lock(&f->lock);
+	yes = p->range.slice == f->silent.slice && p->range.index == f->silent.index &&
+	      clock_us() - f->silent_us < SILENT_US;
+	mtx_unlock(&f->lock);
+	return yes;
+}
+
 static void rread_failed(struct rread *rr)
 {
 	struct part *worst = &rr->parts[0];
@@ -278,6 +303,8 @@ static void rread_failed(struct rread *rr)
 		loop_post(rr->r->conf.env->timers, &rr->job);
 		return;
 	}
+	if (badness(worst->status) == 1 && clock_left(rr->deadline_us) == 0)
+		silent_note(rr, worst);
 	rread_log(rr, worst);
 	rfile_invalidate(rr->f);
 	rread_done(rr, -EIO, NULL, 0, 0);
@@ -360,6 +387,11 @@ static void rread_issue(struct rread *rr)
 
 			if (p->range.slice == 0)
 				continue;
+			if (is_silent(rr, p)) {
+				p->status = -EIO;
+				__atomic_add_fetch(&rr->failures, 1, __ATOMIC_RELAXED);
+				break;
+			}
 			if (!part_start(rr, p)) {
 				p->status = -ENOMEM;
 				__atomic_add_fetch(&rr->failures, 1, __ATOMIC_RELAXED);

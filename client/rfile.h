@@ -57,6 +57,9 @@ struct rfile {
 	uint32_t hint;
 	struct list_node waiting; /* of struct view_wait */
 	struct workq_job job;
+	/* a block that a read was given up for when its time was over, and when */
+	struct block_range silent;
+	uint64_t silent_us; /* atomic; 0: none yet */
 };
 
 /* One read that needs the views of its range. */

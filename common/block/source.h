@@ -95,7 +95,7 @@ static inline struct coding req_coding(const struct req_env *env)
  * so that its asker still has the time to try another way. */
 static inline uint64_t req_budget_us(uint64_t io_retries)
 {
-	return MAX(io_retries * 6, UINT64_C(10)) * 1000000;
+	return MAX(io_retries, UINT64_C(1)) * 6000000;
 }
 
 struct block_req;

@@ -60,7 +60,8 @@ struct ask {
 	bool again;	   /* the last target is that one */
 	unsigned n, next;  /* the one that is tried next */
 	unsigned put_off;
-	uint64_t due_us; /* when the timer was meant to fire */
+	uint64_t due_us;   /* when the timer was meant to fire */
+	uint64_t asked_us; /* the newest target */
 	unsigned late;
 	bool filling; /* atomic: the newest target said so */
 	bool below;   /* the layer below was asked, too */
@@ -193,8 +194,9 @@ static uint64_t try_quiet(const struct ask *a, const struct block_req *req, bool
 {
 	uint64_t us;
 
+	/* in a fork the tick looks whether he lives, and the fork's timer is the end */
 	if (a->holder)
-		return HOLDER_US;
+		return carried ? HOLDER_US : HOLDER_FILLING_US;
 	if (req->flags & REQ_FILL)
 		return FILL_US;
 	if (req->flags & REQ_PROBE)
@@ -373,8 +375,9 @@ static void ask_set_tick(struct ask *a, struct block_req *parent)
 
 	if (parent->flags & REQ_PROBE)
 		return;
+	a->asked_us = clock_us();
 	if (a->holder)
-		us = HOLDER_US;
+		us = HOLDER_US / 2;
 	else if (is_get(parent) && a->next < a->n) {
 		peer_health(a->target[a->next - 1], &h);
 		us = hedge_us(&h);
@@ -418,13 +421,24 @@ static bool tick_put_off(struct ask *a, struct block_req *parent, const struct p
 	return true;
 }
 
-/* The holder is given little time, unless he says that the bytes are on their way and stays alive:
- * then that of the fork. */
+/* The holder is given HOLDER_US of silence. Half-way he is asked whether he lives (bytes of other
+ * answers tell the same): who does is waited for, since he is busy with what everybody wants, and
+ * the object store is the last that should be asked for that. Who says that the bytes are on their
+ * way has the time of the fork. */
 static void tick_holder(struct ask *a, struct block_req *parent, const struct peer_health *h)
 {
+	struct peer *p = a->target[a->next - 1];
+	uint64_t asked = clock_us() - a->asked_us, silent = MIN(h->idle_us, asked);
+
 	if (__atomic_load_n(&a->filling, __ATOMIC_RELAXED) && tick_watched(a, parent, h))
 		return;
-	peer_note(a->target[a->next - 1], -ETIMEDOUT);
+	if (!h->down && silent < HOLDER_US && a->put_off++ < 2 * BUSY_TIMES) {
+		if (silent >= HOLDER_US / 4)
+			peer_probe(p);
+		ask_arm(a, parent, HOLDER_US / 2);
+		return;
+	}
+	peer_note(p, -ETIMEDOUT);
 	if (!ask_next(a, parent, 1))
 		ask_pass(a, parent);
 }
