@@ -525,9 +525,10 @@ static void shake_tls(struct conn *c)
 	if (r == 0)
 		c->state = CONN_HELLO;
 	else if (r != -EAGAIN)
-		conn_drop(c, r == -EPROTOTYPE ? REJECT_PLAIN
-			     : r == -EACCES   ? REJECT_TLS
-					      : REJECT_GARBAGE);
+		conn_drop(c, r == -EPROTOTYPE	? REJECT_PLAIN
+			     : r == -EACCES	? REJECT_TLS
+			     : r == -ECONNRESET ? REJECT_NONE
+						: REJECT_GARBAGE);
 }
 
 static void on_event(struct loop_watch *w, unsigned events)

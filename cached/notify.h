@@ -12,8 +12,8 @@ void notify(const char *text);
 uint64_t notify_watchdog_us(void);
 
 /* Sockets that are given: by the manager ($LISTEN_FDS, from 3 on), or by the program that ran
- * before in this process (notify_give; *ret_ours). ret: max descriptors. Asked once: the environment is
- * cleared. Returns how many */
+ * before in this process (notify_give; *ret_ours). ret: max descriptors. Asked once: the
+ * environment is cleared. Returns how many */
 unsigned notify_sockets(int *ret, unsigned max, bool *ret_ours);
 /* leaves n sockets open for the program that is executed next, and closes all else then */
 int notify_give(const int *fd, unsigned n);

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from lab import BLOCK, noise, wait_for, write_file
+from lab import BLOCK, TOP, noise, wait_for, write_file
 
 FILES = 12
 
@@ -105,6 +105,39 @@ def test_rolling_restart_is_not_noticed(group, rgw):
         d.again()
         readers.some()
     readers.stop()
+
+
+@pytest.fixture
+def older(lab):
+    """programs that speak only the version of the protocol before; one object differs"""
+    out, mode = os.path.split(lab.bin)
+    subprocess.run(["make", "-s", "-C", TOP, f"O={out}", f"MODE={mode}", "older"], check=True, timeout=600)
+    return f"{lab.bin}/older"
+
+
+def test_G09_rolling_upgrade_between_versions_of_the_protocol(lab, group, older, rgw):
+    """all old, then one after the other new, by restarts; then back"""
+    now = lab.bin
+    try:
+        lab.bin = older
+        daemons, mount, readers = group()  # the mount stays an old one
+        for folder in (now, older):
+            for d in daemons:
+                d.start_argv[d.start_argv.index(next(a for a in d.start_argv if a.endswith("stoke-cached")))] = f"{folder}/stoke-cached"
+                d.stop()
+                d.again()
+                readers.some()
+        lab.bin = now
+        new = lab.group_mount(mount.argv[2], "m2", ["--buffer-size", "64"])  # a new one and old daemons
+        since = rgw.log_size()
+        for i, name in enumerate(readers.names):
+            with open(new.path(name), "rb") as f:
+                assert f.read() == noise(BLOCK, i + 1)
+        assert new.bytes_by_source().get("peer", 0) > 0
+        readers.stop()
+        assert len(rgw.gets(since)[0]) <= FILES
+    finally:
+        lab.bin = now
 
 
 def test_S04_options_come_from_a_file_and_are_checked(lab, file_volume):

@@ -18,6 +18,8 @@
 
 static struct secret good = {.len = 16, .b = (uint8_t[]){"0123456789abcdef"}};
 
+static struct keys *served_keys; /* of daemons to come; NULL: good, plain */
+
 struct served {
 	struct world *w;
 	struct loop *loops[2];
@@ -37,6 +39,7 @@ static inline struct served *served_over(uint64_t capacity, unsigned max_conns,
 	const struct member m = {
 		.id = "d1", .addr = "127.0.0.1", .port = 1, .weight = 100, .state = MEMBER_ACTIVE};
 
+	conf.keys = served_keys;
 	assert_non_null(s);
 	s->w = world_new(capacity, 1);
 	if (ret_fault) {
