@@ -49,8 +49,8 @@ void attrcache_dirs_forget(struct attrcache *c, uint64_t now_us);
 /* true: *ret is what was kept, asked for at *ret_asked_us */
 bool attrcache_dir(struct attrcache *c, uint64_t inode, struct attr *ret, uint64_t *ret_asked_us);
 
-/* An open, or who got a lock, saw attributes a: true when the kernel's pages, if it has some, are of
- * this very version. Else they are to be dropped, and are of version a then: *ret_drop is for
+/* An open, or who got a lock, saw attributes a: true when the kernel's pages, if it has some, are
+ * of this very version. Else they are to be dropped, and are of version a then: *ret_drop is for
  * attrcache_pages_dropped once that has happened. Until then nobody is told that they match: two
  * who ask at once would be answered in any order, and one would read what the other has not dropped
  * yet. ret_drop NULL: there is nothing to be dropped. */

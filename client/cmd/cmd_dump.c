@@ -70,7 +70,7 @@ static int dump_run(int argc, char **argv)
 
 	if (r == 0 && o.binary) {
 		(void)cmd_error("dump",
-				"JuiceFS's binary format is not handled: leave --binary out, "
+				"--binary: JuiceFS's binary format is not handled: leave it out, "
 				"or dump with juicefs");
 		r = 3;
 	}

@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stoke load: a dump, ours or JuiceFS's, into an empty database. One thread; blocks. */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
 #include "client/cmd/maint.h"
+#include "client/cmd/probe.h"
 #include "client/maint/dumpfile.h"
 #include "client/maint/load.h"
+#include "common/object/crypt_block.h"
+
+enum { SEALED_MAX = 1 << 30 }; /* one message of the cipher */
 
 struct load_options {
 	char *rsa_key, *algo;
@@ -15,9 +23,10 @@ static const struct conf_option options[] = {
 	{"binary", 0, CONF_FLAG, offsetof(struct load_options, binary), "false", NULL,
 	 "JuiceFS's binary format: not handled"},
 	{"encrypt-rsa-key", 0, CONF_STR, offsetof(struct load_options, rsa_key), NULL, NULL,
-	 "JuiceFS's encrypted dumps: not handled"},
-	{"encrypt-algo", 0, CONF_STR, offsetof(struct load_options, algo), NULL, NULL,
-	 "goes with --encrypt-rsa-key"},
+	 "the private key that an encrypted backup is sealed with (meta/dump-… of an encrypted "
+	 "volume); its passphrase in JFS_RSA_PASSPHRASE"},
+	{"encrypt-algo", 0, CONF_STR, offsetof(struct load_options, algo), "aes256gcm-rsa", NULL,
+	 "aes256gcm-rsa, chacha20-rsa or sm4gcm; goes with --encrypt-rsa-key"},
 };
 
 static const struct conf_table table = {
@@ -36,10 +45,82 @@ static ssize_t read_file(void *arg, void *p, size_t cap)
 	return dumpfile_read(arg, p, cap);
 }
 
-static int load(struct maint *m, const char *path, struct load_result *ret, struct str *err)
+static int read_whole(const char *path, unsigned char **ret, size_t *ret_n)
 {
+	_cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC);
+	_cleanup_(freep) unsigned char *p = NULL;
+	struct stat st;
+	ssize_t got = 1;
+	size_t n = 0;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	if (st.st_size <= 0 || st.st_size > SEALED_MAX)
+		return -EFBIG;
+	p = malloc((size_t)st.st_size);
+	if (!p)
+		return -ENOMEM;
+	for (; got > 0 && n < (size_t)st.st_size; n += (size_t)MAX(got, (ssize_t)0))
+		got = read(fd, p + n, (size_t)st.st_size - n);
+	if (got < 0)
+		return -errno;
+	*ret_n = n;
+	*ret = TAKE_PTR(p);
+	return 0;
+}
+
+/* The file in plain, in memory: it is not to lie about on a disk. *ret_path names it as long as
+ * *ret_fd is open. */
+static int unseal(const struct load_options *o, const char *path, int *ret_fd, char ret_path[32],
+		  struct str *err)
+{
+	_cleanup_(freep) unsigned char *sealed = NULL;
+	_cleanup_(closep) int fd = -1;
+	struct crypt_block *crypt = NULL;
+	unsigned char *plain = NULL;
+	char *pem = NULL;
+	size_t n = 0, len = 0;
+	int r = probe_key_file(o->rsa_key, &pem, err);
+
+	if (r == 0) {
+		r = crypt_block_new(pem, getenv(CRYPT_PASSPHRASE_ENV), o->algo, &crypt, err);
+		explicit_bzero(pem, strlen(pem));
+	}
+	free(pem);
+	if (r)
+		return r;
+	r = read_whole(path, &sealed, &n);
+	if (r == 0)
+		r = crypt_block_open(crypt, sealed, n, NULL, 0, &plain, &len);
+	crypt_block_free(crypt);
+	if (r == 0) {
+		fd = memfd_create("load", MFD_CLOEXEC);
+		if (fd < 0 || write(fd, plain, len) != (ssize_t)len)
+			r = -EIO;
+		explicit_bzero(plain, len);
+	}
+	if (r) {
+		str_addf(err, "%s: %s", path,
+			 r == -EBADMSG ? "not sealed with this key, or damaged" : strerror(-r));
+		return r;
+	}
+	(void)snprintf(ret_path, 32, "/proc/self/fd/%d", fd);
+	*ret_fd = fd;
+	fd = -1;
+	return 0;
+}
+
+static int load(struct maint *m, const struct load_options *o, const char *path,
+		struct load_result *ret, struct str *err)
+{
+	_cleanup_(closep) int fd = -1;
 	struct dumpfile *f;
-	int r = dumpfile_open(path, &f);
+	char plain[32];
+	int r = o->rsa_key ? unseal(o, path, &fd, plain, err) : 0;
+
+	if (r)
+		return r;
+	r = dumpfile_open(o->rsa_key ? plain : path, &f);
 
 	if (r == -EOPNOTSUPP)
 		str_addf(err,
@@ -67,10 +148,13 @@ static int load_run(int argc, char **argv)
 	size_t n;
 	int r = maint_args("load", &table, &o, argc, argv, &args, &n);
 
-	if (r == 0 && (o.binary || o.rsa_key)) {
-		(void)cmd_error("load", "%s: load it with juicefs",
-				o.binary ? "JuiceFS's binary format is not handled"
-					 : "encrypted dumps are not handled");
+	if (r == 0 && o.binary) {
+		(void)cmd_error("load", "--binary: JuiceFS's binary format is not handled: load it "
+					"with juicefs, dump that in JSON, and load the dump");
+		r = 3;
+	}
+	if (r == 0 && o.rsa_key && n < 2) {
+		(void)cmd_error("load", "--encrypt-rsa-key: name the FILE");
 		r = 3;
 	}
 	if (r) {
@@ -83,7 +167,7 @@ static int load_run(int argc, char **argv)
 				redis_name(m.redis), m.setting->name);
 		r = 1;
 	} else if (r == 0) {
-		r = maint_exit(&m, load(&m, n > 1 ? args[1] : NULL, &res, &err), &err);
+		r = maint_exit(&m, load(&m, &o, n > 1 ? args[1] : NULL, &res, &err), &err);
 	} else {
 		r = 1;
 	}

@@ -2,7 +2,6 @@
 """Backups of the metadata in the object store, as JuiceFS's mounts make them, and what loads them."""
 import os
 import re
-import subprocess
 import time
 
 from lab import run, wait_for, write_file
@@ -77,6 +76,11 @@ def test_a_backup_of_an_encrypted_volume_is_encrypted(lab, redis, juicefs):
     file = f"{lab.folder}/objects/vol/meta/{backups(lab)[-1]}"
     with open(file, "rb") as f:
         assert f.read(2) != b"\x1f\x8b"
-    r = subprocess.run([juicefs, "load", redis.url(2), file, "--encrypt-rsa-key", key], env=dict(lab.env, **env), text=True, capture_output=True)
-    assert r.returncode == 0, r.stderr
+    run([juicefs, "load", redis.url(2), file, "--encrypt-rsa-key", key], env=dict(lab.env, **env))
     assert keys_of(redis, 2)[b"d1"] == keys_of(redis, 1)[b"d1"]
+    lab.stoke("load", redis.url(3), file, "--encrypt-rsa-key", key, env=env)
+    assert keys_of(redis, 3)[b"d1"] == keys_of(redis, 1)[b"d1"]
+    for argv, word in (([file], "JSON"), ([file, "--encrypt-rsa-key", key, "--encrypt-algo", "chacha20-rsa"], "damaged"),
+                       ([file, "--binary"], "--binary"), (["--encrypt-rsa-key", key], "FILE")):
+        r = lab.stoke("load", redis.url(4), *argv, env=env, check=False)
+        assert r.returncode and word in r.stderr and redis.client(4).dbsize() == 0, (argv, r.stderr)
