@@ -138,9 +138,9 @@ static void thin_out(struct backup *b, const char *prefix, int64_t now_sec)
 		backup_thin(names, n, now_sec, &gone);
 	for (size_t at = 0; at < gone && r == 0; at += DELETES) {
 		struct object_req req = {.op = OBJECT_DELETE_MANY,
-					 .n_keys = MIN((size_t)DELETES, gone - at),
 					 .deadline_us = clock_us() + CALL_US};
 
+		req.n_keys = MIN((size_t)DELETES, gone - at);
 		for (size_t i = 0; i < req.n_keys; i++)
 			names[at + i] -= cut;
 		req.keys = names + at;
