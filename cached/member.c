@@ -6,8 +6,8 @@
  *	parted		Redis is away, or the volume is gone from it: the last snapshot stays in
  *			force; said once, and once when it is over
  *
- * What it is and what has to be copied first: mover.h. It is gone when it was asked to leave and did,
- * or is a consumer: then it only follows the group.
+ * What it is and what has to be copied first: mover.h. It is gone when it was asked to leave and
+ * did, or is a consumer: then it only follows the group.
  *
  * The registry says what the member is; what is done here is to ask for the next step. */
 #include "cached/member.h"

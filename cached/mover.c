@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The threads that copy. One walks: it asks the others for lists, or goes through the own store, and
- * hands blocks out; a few copy one block each at a time. Everything below `lock` is shared with who
- * sets the goal.
+/* The threads that copy. One walks: it asks the others for lists, or goes through the own store,
+ * and hands blocks out; a few copy one block each at a time. Everything below `lock` is shared with
+ * who sets the goal.
  *
  *	idle		no goal, or it is done
  *	passing		a pass over everything, in the snapshot `base`; it is given up when what it

@@ -5,11 +5,11 @@
  * The rules (cluster.h has what a path is; by them, a block that the group has is on its path):
  *
  *	pull	Before a member becomes active, its point cuts off what lies behind it on each path
- *		that it is on. So it asks everybody (LIST) for what they hold of those keys, and gets
- *		it from them (GET with NO_FILL: never from the object store).
- *	push	Before a member leaves, or has a smaller weight, it is draining: it gets nothing new. Then
- *		it tells (FILL) the end of each path that it drops out of, the active member there, to
- *		get the block: from it.
+ *		that it is on. So it asks everybody (LIST) for what they hold of those keys, and
+ *		gets it from them (GET with NO_FILL: never from the object store).
+ *	push	Before a member leaves, or has a smaller weight, it is draining: it gets nothing
+ *		new. Then it tells (FILL) the end of each path that it drops out of, the active
+ *		member there, to get the block: from it.
  *
  *	joining -> active			when all is pulled
  *	active -> joining			at once: after a start, with a larger weight
@@ -18,7 +18,8 @@
  *	draining -> joining			at once: it stays after all
  *
  * What was done holds as long as nobody else did what undoes it (mover_holds); the registry lets a
- * member become active or drop out of paths only as long as nothing changed that it has not seen. */
+ * member become active or drop out of paths only as long as nothing changed that it has not
+ * seen. */
 #ifndef STOKE_CACHED_MOVER_H
 #define STOKE_CACHED_MOVER_H
 
@@ -58,13 +59,14 @@ void mover_stop(struct mover *m);
 void mover_free(struct mover *m); /* NULL is fine */
 /* Any thread. Starts what is not done yet, and leaves alone what is under way for the same goal */
 void mover_set(struct mover *m, const struct mover_goal *goal);
-/* the goal's tasks are done, and hold in this snapshot; else they are done anew, in the newest one */
+/* the goal's tasks are done, and hold in this snapshot; else they are done anew */
 bool mover_done(struct mover *m, const struct cluster *now);
 /* blocks of the present goal; to_move grows while they are found */
 void mover_progress(struct mover *m, uint64_t *ret_moved, uint64_t *ret_to_move);
 void mover_set_limit(struct mover *m, uint64_t bytes);
 
-/* what was done for these tasks in base still holds in now, which came from it by cluster_next. Pure */
+/* what was done for these tasks in base still holds in now, which came from it by cluster_next.
+ * Pure */
 bool mover_holds(const struct cluster *base, const struct cluster *now, const char *self,
 		 unsigned tasks);
 /* The snapshot that the goal leads to: self active with that weight, or gone. A reference, NULL: no
@@ -76,8 +78,8 @@ struct cluster *mover_target(const struct cluster *base, const char *self,
 int mover_heir(const struct cluster *base, const struct cluster *target, const char *self,
 	       const struct block_key *k);
 
-/* The turn that a member takes at once, which needs no copying: true and what it says of itself then.
- * weight: the one that it is to have. Pure */
+/* The turn that a member takes at once, which needs no copying: true and what it says of itself
+ * then. weight: the one that it is to have. Pure */
 bool mover_turn(const struct member *self, uint32_t weight, bool leave, struct member *ret);
 /* what it has to copy, when there is no such turn; since_us is left 0. Pure */
 struct mover_goal mover_choose(const struct member *self, uint32_t weight, bool leave);

@@ -2,8 +2,8 @@
 /* Consistent hashing over sorted points. Pure; immutable once made: readers need no lock.
  *
  * Places are even over 64 bits, so their highest bits tell where in the array they are: `first` has
- * for each value of those the first point at or after it. That makes a look-up two cache misses, and
- * sorting one pass and a few steps for each point. */
+ * for each value of those the first point at or after it. That makes a look-up two cache misses,
+ * and sorting one pass and a few steps for each point. */
 #include "common/ring.h"
 
 #include "common/hash.h"

@@ -60,8 +60,8 @@ struct cluster { /* read only */
 bool member_valid(const struct member *m);
 /* copies members (valid, ids unique); NULL: no memory */
 struct cluster *cluster_new(uint64_t version, const struct member *members, size_t n);
-/* the same, in less time when little changed since old (may be NULL, keeps its reference), and losses
- * go on from there */
+/* the same, in less time when little changed since old (may be NULL, keeps its reference), and
+ * losses go on from there */
 struct cluster *cluster_next(const struct cluster *old, uint64_t version,
 			     const struct member *members, size_t n);
 struct cluster *cluster_ref(struct cluster *c);

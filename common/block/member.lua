@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The registry of a group's members: one call of a member (beat, leave), of one who only asks
 -- (fetch), of status (peek, which changes nothing), or of one who asks a
--- member to leave or takes that back (wish: record 1 or empty). Judges who lapsed, by Redis's own clock.
+-- member to leave or takes that back (wish: record 1 or empty). Judges who lapsed, by Redis's own
+-- clock.
 --
 -- KEYS  1 setting
 --       2 _gen
@@ -14,8 +15,9 @@
 --                   "left id" -> 1: did so, and is not back yet
 -- ARGV  1 mode  2 the caller's ring version  3 group  4 id  5 record
 --       6 kind      of a beat: first (of a process: it is joining again, under the weight that the
---                   record has), forced (no rule applies to the state); of a beat or leave: same (only
---                   if the ring version is the caller's; a beat is a sign of life all the same)
+--                   record has), forced (no rule applies to the state); of a beat or leave: same
+--                   (only if the ring version is the caller's; a beat is a sign of life all the
+--                   same)
 --       7 slowed    1: the object store told the member to slow down
 --       8 progress  "moved to_move", or empty
 -- state ver             ring version
@@ -28,8 +30,9 @@
 -- reply {0} no volume | {1, gen, ver, kind, drain, slowed_ago, count, id, record, id, record, ...}
 --       kind 0 nothing new, 1 changes (an empty record: gone), 2 everybody; drain 1: this member is
 --       asked to leave; slowed_ago in ms, -1 never; count of the members
--- A new member is joining (1); it is active (2) at once when it is the only one. One that lapsed and comes back says that it is active, and is joining all the same: others have
--- served its keys meanwhile.
+-- A new member is joining (1); it is active (2) at once when it is the only one. One that lapsed
+-- and comes back says that it is active, and is joining all the same: others have served its keys
+-- meanwhile.
 if redis.replicate_commands then pcall(redis.replicate_commands) end
 
 local SILENT, PAUSE, WINDOW, SETTLE = 5000, 2000, 5000, 3000
@@ -51,7 +54,8 @@ local count = redis.call('HLEN', KEYS[3])
 local function list(kind, full, since)
 	local drain = id ~= '' and redis.call('HEXISTS', KEYS[8], 'drain ' .. id) or 0
 	local ago = st.slowed and math.max(0, now - st.slowed) or -1
-	local r = {1, gen, string.format('%.0f', ver), kind, drain, ago, redis.call('HLEN', KEYS[3])}
+	local n = redis.call('HLEN', KEYS[3])
+	local r = {1, gen, string.format('%.0f', ver), kind, drain, ago, n}
 	if full then
 		local all = redis.call('HGETALL', KEYS[3])
 		for i = 1, #all do r[#r + 1] = all[i] end

@@ -57,9 +57,9 @@ static bool joins(const struct hash_node *n, const void *arg)
 	const struct fetch *f = container_of(n, const struct fetch, node);
 	const struct block_req *req = arg;
 
-	/* Who asks without filling, or for another member, may be what a leader elsewhere waits for:
-	 * he must not wait for one who waits for a peer himself (rule 7). He who asks for a member
-	 * may wait for one who only asked by NO_FILL: there the waiting ends. */
+	/* Who asks without filling, or for another member, may be what a leader elsewhere waits
+	 * for: he must not wait for one who waits for a peer himself (rule 7). He who asks for a
+	 * member may wait for one who only asked by NO_FILL: there the waiting ends. */
 	if (!covers(n, arg))
 		return false;
 	if (!(req->flags & (REQ_NO_FILL | REQ_MEMBER)) ||

@@ -459,8 +459,8 @@ static void who_does_not_fill_waits_for_nobody_who_may_wait_for_a_peer_G12(void 
 	end();
 }
 
-/* rule 7: who asks for a member waits for nobody who asked another one to fill, but leads himself; two
- * of them share one fetch */
+/* rule 7: who asks for a member waits for nobody who asked another one to fill, but leads himself;
+ * two of them share one fetch */
 static void who_asks_for_a_member_waits_for_nobody_who_waits_for_one(void **state)
 {
 	struct block_key k = key_of(17, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks that move between daemons over real sockets, and an object store that counts. What is to be
- * moved and how long it counts is test_mover_plan.c's. */
+/* Blocks that move between daemons over real sockets, and an object store that counts. What is to
+ * be moved and how long it counts is test_mover_plan.c's. */
 #include "tests/unit/cached/served.h"
 
 #include "cached/mover.h"
