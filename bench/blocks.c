@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What blocks as single files cost a cache directory, with the daemon's own names, files and index:
+/* What blocks as single files cost a cache directory, with the daemon's own names, files and
+ * index:
  *
  *	blocks fill DIR FIRST N SIZE	N blocks of SIZE bytes, from slice FIRST on; "sparse": of
  *					100 KB, with their lengths only
@@ -8,7 +9,9 @@
  *	blocks read DIR N		N random blocks, whole, checked
  *	blocks evict DIR N		N blocks leave
  *
- * DIR is made. Prints one line of JSON: what was done, seconds, and resident memory. */
+ * DIR is made; where it is a daemon's own ({cache-dir}/{UUID}), its volume is taken. Prints one
+ * line of JSON: what was done, seconds, and resident memory. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -19,7 +22,7 @@
 
 enum { SPARSE = 100000 };
 
-static const struct hash128 volume = {{0xbe, 0x9c}};
+static struct hash128 volume = {{0xbe, 0x9c}};
 static struct disk disk = {.fd = -1, .lock_fd = -1};
 
 static void die(const char *what, int r)
@@ -187,6 +190,22 @@ static void evict(uint64_t n)
 	index_free(ix);
 }
 
+/* the volume that has a folder there, if any */
+static void take_volume(const char *dir)
+{
+	DIR *s = opendir(dir);
+	struct dirent *e;
+
+	while (s && (e = readdir(s))) {
+		if (strlen(e->d_name) != 32)
+			continue;
+		for (unsigned i = 0; i < 16; i++)
+			(void)sscanf(e->d_name + 2 * i, "%2hhx", &volume.b[i]);
+	}
+	if (s)
+		(void)closedir(s);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[1] : "";
@@ -199,6 +218,8 @@ int main(int argc, char **argv)
 	if (argc > 2 && disk.fd < 0)
 		die(argv[2], -errno);
 	mtx_init(&disk.lock);
+	if (argc > 2)
+		take_volume(argv[2]);
 	r = argc > 2 ? disk_volume_prepare(&disk, &volume) : 0;
 	if (r < 0)
 		die(argv[2], r);
