@@ -380,7 +380,8 @@ static int disk_new(const char *dir, const char *uuid, unsigned number, struct d
 	if (!d)
 		return -ENOMEM;
 	*ret = d;
-	d->fd = d->lock_fd = -1;
+	d->fd = -1;
+	d->lock_fd = -1;
 	d->number = number;
 	mtx_init(&d->lock);
 	d->dir = strdup(dir);
