@@ -144,6 +144,7 @@ static int follow(struct redis *r, struct registry *g, const struct search *s, s
 {
 	struct registry_note last = {0};
 	uint64_t heard_us = clock_us();
+	unsigned unasked = 0;
 
 	for (;;) {
 		struct watch w = {.group = s->in_group, .id = s->member.id};
@@ -156,7 +157,10 @@ static int follow(struct redis *r, struct registry *g, const struct search *s, s
 			if (!w.there)
 				break;
 			show(&w.note, &last);
-			if (!w.note.drain) {
+			/* members and notes are read one after the other: once may be the moment in
+			 * which it leaves */
+			unasked = w.note.drain ? 0 : unasked + 1;
+			if (unasked > 1) {
 				str_addf(err, "somebody took the wish back (--undo)");
 				return -ECANCELED;
 			}
