@@ -32,7 +32,7 @@ enum {
 	DISKS_US = 2000000,    /* for a disk that hangs */
 	OBJECT_CONNS = 64,
 	CODEC_QUEUE = 1024,
-	CONNS_MAX = 20000,
+	CONNS_MAX = 24000,
 	OPEN_FILES_MAX = 1024,
 	DESCRIPTORS_MAX = 1 << 20,
 	RELOAD_TICKS = 12, /* heartbeats, of a second */

@@ -2,14 +2,16 @@
 """Who is not of the group gets nothing: wrong secrets, garbage, thousands of idle connections; and secrets stay secret."""
 import hashlib
 import hmac
+import json
 import os
 import re
 import resource
 import socket
 import struct
+import subprocess
 
 import pytest
-from lab import BLOCK, SECRET, noise, rss_mib, wait_for, write_file
+from lab import BLOCK, SECRET, TOP, noise, rss_mib, wait_for, write_file
 
 
 def crc32c(data):
@@ -200,3 +202,22 @@ def test_S04_secrets_are_nowhere_to_be_seen(lab, rgw, bucket):
     assert rgw.KEY.encode() not in redis.client(1).get("setting")
     bad = lab.stoke("status", meta.replace(password, "wrong-one"), check=False)
     assert bad.returncode == 1 and "wrong-one" not in bad.stderr and len(bad.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_connections_are_held_in_little_memory(lab, file_volume, tls):
+    """300 MiB for 20 000 of plain TCP, measured with fewer; TLS costs more of it"""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    d = lab.daemon(file_volume, 1, tls=tls)
+    wait_for("its folders", lambda: os.listdir(d.cache[0]))
+    folder = next(os.path.join(p, f) for p, dirs, _ in os.walk(d.cache[0]) for f in dirs if re.fullmatch("[0-9a-f]{32}", f))
+    n = 500 if tls else 4000
+    if hard != resource.RLIM_INFINITY and hard < 3 * n:
+        pytest.skip(f"at most {hard} descriptors here")
+    out, mode = os.path.split(lab.bin)
+    subprocess.run(["make", "-s", "-C", TOP, f"O={out}", f"MODE={mode}", f"{lab.bin}/bench/conns"], check=True, timeout=600)
+    r = subprocess.run([f"{lab.bin}/bench/conns", str(d.port), "train", lab.secret_file(), os.path.basename(folder), str(d.pid), str(n),
+                        *lab.tls_flags(tls)[1::2]], text=True, capture_output=True)
+    assert r.returncode == 0, r.stderr
+    got = json.loads(r.stdout)
+    assert got["bytes_each"] * 20_000 < (1 << 30 if tls else 250 << 20), got
