@@ -327,9 +327,10 @@ static void serve_call(struct call *k, const uint8_t *body)
 		serve_key(k);
 }
 
-void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body)
+static void serve_one(struct conn *c, const struct frame *f, const uint8_t *body)
 {
 	struct call *k = call_new(c, f);
+	/* a connection of version 1 has no MGET: its key would be garbage */
 	bool keyless =
 		f->op == OP_RING || f->op == OP_LIST || (f->op == OP_STAT && f->body_len == 0);
 
@@ -344,4 +345,34 @@ void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body)
 		return;
 	}
 	serve_call(k, body);
+}
+
+/* GETs that came in one frame: from here on as if each had come by itself */
+static void serve_mget(struct conn *c, const struct frame *f, const uint8_t *body)
+{
+	struct frame one = *f;
+	size_t at = 0;
+
+	metric_add(c->worker->conf->counters->requests[OP_MGET], 1);
+	one.op = OP_GET;
+	one.body_len = MSG_GET;
+	while (at < f->body_len && c->state == CONN_SERVING) {
+		const uint8_t *get;
+		ssize_t n = msg_mget_decode(body + at, f->body_len - at, &one.id, &get);
+
+		if (n < 0) {
+			conn_drop(c, REJECT_GARBAGE);
+			return;
+		}
+		serve_one(c, &one, get);
+		at += (size_t)n;
+	}
+}
+
+void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body)
+{
+	if (f->op == OP_MGET && c->version >= 2)
+		serve_mget(c, f, body);
+	else
+		serve_one(c, f, body);
 }

@@ -62,6 +62,21 @@ ssize_t msg_get_decode(const uint8_t *p, size_t n, struct msg_get *ret)
 	return MSG_GET;
 }
 
+void msg_mget_encode(uint64_t id, const uint8_t get[MSG_GET], uint8_t p[MSG_MGET])
+{
+	put64(p, id);
+	memcpy(p + 8, get, MSG_GET);
+}
+
+ssize_t msg_mget_decode(const uint8_t *p, size_t n, uint64_t *ret_id, const uint8_t **ret_get)
+{
+	if (n < MSG_MGET)
+		return -EPROTO;
+	*ret_id = get64(p);
+	*ret_get = p + 8;
+	return MSG_MGET;
+}
+
 size_t msg_fill_encode(const struct msg_fill *f, uint8_t p[MSG_FILL])
 {
 	msg_key_encode(&f->key, p);

@@ -13,6 +13,8 @@ enum {
 	MSG_KEY = 32,
 	MSG_GET = 40,
 	MSG_FILL = 40,
+	MSG_MGET = 48, /* one of an MGET's: the id of its answer, and a GET */
+	MSG_MGET_MAX = 40,
 	MSG_NONCE = 32,
 	MSG_HMAC = 32,
 	MSG_NAME_MAX = 128, /* group and node names */
@@ -80,6 +82,11 @@ ssize_t msg_key_decode(const uint8_t *p, size_t n, struct msg_key *ret);
 size_t msg_get_encode(const struct msg_get *g, uint8_t p[MSG_GET]);
 /* range outside the block or not whole pieces: -EPROTO */
 ssize_t msg_get_decode(const uint8_t *p, size_t n, struct msg_get *ret);
+/* one entry of an MGET */
+void msg_mget_encode(uint64_t id, const uint8_t get[MSG_GET], uint8_t p[MSG_MGET]);
+/* the id of the entry at p; *ret_get: its GET, inside p. n is the rest of the body. Returns the
+ * bytes used or -EPROTO */
+ssize_t msg_mget_decode(const uint8_t *p, size_t n, uint64_t *ret_id, const uint8_t **ret_get);
 size_t msg_fill_encode(const struct msg_fill *f, uint8_t p[MSG_FILL]);
 /* n must be the body's length */
 ssize_t msg_fill_decode(const uint8_t *p, size_t n, struct msg_fill *ret);

@@ -224,6 +224,7 @@ static void probe_fire(struct loop_timer *t)
 	__atomic_fetch_add(&p->in_flight, 1, __ATOMIC_RELAXED);
 	loop_timer_start(t, PEER_PROBE_US);
 	conn_submit(&p->conn[CONN_SMALL], &p->probe_call);
+	conn_flush(&p->conn[CONN_SMALL]);
 }
 
 static void probe_job(struct loop_job *job)
@@ -245,8 +246,13 @@ static void probe_job(struct loop_job *job)
 static void call_job(struct loop_job *job)
 {
 	struct peer_call *call = container_of(job, struct peer_call, job);
+	struct peer_conn *c = call->conn;
+	unsigned more = __atomic_sub_fetch(&c->posted, 1, __ATOMIC_ACQ_REL);
 
-	conn_submit(call->conn, call);
+	conn_submit(c, call);
+	/* those behind in the mailbox go out in one piece with this one */
+	if (!more || c->n_queue >= MSG_MGET_MAX)
+		conn_flush(c);
 }
 
 void peer_start(struct peer *p, struct peer_call *call, bool bulk)
@@ -264,6 +270,7 @@ void peer_start(struct peer *p, struct peer_call *call, bool bulk)
 	call->reason[0] = '\0';
 	call->in_len = 0;
 	call->job.fn = call_job;
+	__atomic_fetch_add(&c->posted, 1, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&p->in_flight, 1, __ATOMIC_RELAXED);
 	loop_post(c->loop, &call->job);
 }

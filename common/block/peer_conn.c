@@ -669,10 +669,14 @@ void conn_submit(struct peer_conn *c, struct peer_call *call)
 	conn_start_sweep(c);
 	if (c->state != CONN_READY && peer_is_held(c->peer))
 		call_held(call);
-	if (c->state == CONN_READY)
-		conn_write(c);
-	else if (c->state == CONN_IDLE)
+	if (c->state == CONN_IDLE)
 		conn_open(c);
+}
+
+void conn_flush(struct peer_conn *c)
+{
+	if (c->state == CONN_READY && !list_empty(&c->queue))
+		conn_write(c);
 }
 
 void conn_init(struct peer_conn *c, struct peer *p, struct loop *l)

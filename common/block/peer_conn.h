@@ -36,6 +36,7 @@ struct peer_conn {
 	uint64_t retry_us, backoff_us; /* no connect before retry_us; 0: at once */
 	struct list_node queue, sent;  /* calls not yet, and already given to io */
 	unsigned n_queue, n_sent;
+	unsigned posted; /* atomic: calls on their way here */
 	uint8_t version; /* negotiated, while READY */
 	bool restarting; /* nothing is sent any more; opened anew when all is answered */
 	bool doomed;	 /* too many tombstones: closed by the next sweep */
@@ -97,8 +98,10 @@ struct peers {
 
 /* --- peer_conn.c: states of a connection; its loop's thread only --- */
 void conn_init(struct peer_conn *c, struct peer *p, struct loop *l);
-/* takes a call over: it is sent, or ends */
+/* takes a call over: it waits for the next conn_flush, or ends */
 void conn_submit(struct peer_conn *c, struct peer_call *call);
+/* sends what waits, as far as the socket takes it */
+void conn_flush(struct peer_conn *c);
 /* the connection breaks: everything in it ends with status */
 void conn_fail(struct peer_conn *c, int status, const char *why);
 void conn_close(struct peer_conn *c); /* for good: -ECANCELED */

@@ -42,7 +42,7 @@ struct tomb {
 };
 
 struct tx {
-	uint8_t b[FRAME_HEADER + MSG_GET];
+	uint8_t b[FRAME_HEADER + MSG_MGET * MSG_MGET_MAX];
 	size_t n, off; /* off counts through b and the blobs */
 	struct blob out[2];
 };
@@ -131,14 +131,12 @@ static struct blob blob_again(const struct blob *b)
 	return b->len ? blob_slice(b, 0, b->len) : (struct blob){0};
 }
 
-/* the next queued call becomes a tx and is sent from now on */
-static void io_fill(struct peer_conn *c)
+/* the next queued call gets a slot, and is sent from now on */
+static struct peer_call *io_take(struct peer_conn *c)
 {
 	struct conn_io *io = c->io;
 	struct peer_call *call = container_of(list_pop(&c->queue), struct peer_call, link);
-	struct tx *t = &io->tx[(io->tx_first + io->tx_n) % TX_MAX];
 	struct slot *s = &io->slots[io->free_slot];
-	struct frame f = {.version = FRAME_VERSION, .op = call->op, .flags = call->flags};
 
 	c->n_queue--;
 	call->id = (uint64_t)s->gen << 16 | io->free_slot;
@@ -146,23 +144,92 @@ static void io_fill(struct peer_conn *c)
 	s->call = call;
 	s->op = call->op;
 	s->tombstone = false;
-
-	f.id = call->id;
-	f.left_us = (uint32_t)MIN(call->timeout_us, (uint64_t)UINT32_MAX);
-	f.body_len = (uint32_t)(call->head_len + call->out[0].len + call->out[1].len);
-	frame_encode(&f, t->b);
-	memcpy(t->b + FRAME_HEADER, call->head, call->head_len);
-	t->n = FRAME_HEADER + call->head_len;
-	t->off = 0;
-	t->out[0] = blob_again(&call->out[0]);
-	t->out[1] = blob_again(&call->out[1]);
-	io->tx_n++;
-
 	call->sent_us = clock_us();
 	call->moved_us = call->sent_us;
 	call->state = CALL_SENT;
 	list_add_tail(&c->sent, &call->link);
 	c->n_sent++;
+	return call;
+}
+
+static uint32_t left_of(const struct peer_call *call)
+{
+	return (uint32_t)MIN(call->timeout_us, (uint64_t)UINT32_MAX);
+}
+
+/* may it go in one frame with those like it? */
+static bool is_mget(const struct peer_conn *c, const struct peer_call *call)
+{
+	return c->version >= 2 && call->op == OP_GET && call->in_cap <= PEER_SMALL;
+}
+
+/* how many of the next calls go in one frame */
+static unsigned io_alike(const struct peer_conn *c)
+{
+	const struct peer_call *first = container_of(c->queue.next, struct peer_call, link);
+	const struct list_node *node;
+	unsigned n = 0;
+
+	if (!is_mget(c, first))
+		return 1;
+	for (node = c->queue.next; node != &c->queue && n < MSG_MGET_MAX; node = node->next) {
+		const struct peer_call *call = container_of(node, const struct peer_call, link);
+
+		/* 0, no limit, is not the least */
+		if (!is_mget(c, call) || call->flags != first->flags ||
+		    !call->timeout_us != !first->timeout_us)
+			break;
+		n++;
+	}
+	return n;
+}
+
+/* n calls become one MGET; it carries the least of their times */
+static void io_fill_mget(struct peer_conn *c, struct tx *t, unsigned n)
+{
+	struct frame f = {.version = FRAME_VERSION, .op = OP_MGET, .left_us = UINT32_MAX};
+	unsigned i;
+
+	for (i = 0; i < n && c->io->free_slot != NONE; i++) {
+		const struct peer_call *call = io_take(c);
+
+		msg_mget_encode(call->id, call->head, t->b + FRAME_HEADER + (size_t)i * MSG_MGET);
+		f.id = call->id;
+		f.flags = call->flags;
+		f.left_us = MIN(f.left_us, left_of(call));
+	}
+	f.body_len = i * MSG_MGET;
+	frame_encode(&f, t->b);
+	t->n = FRAME_HEADER + f.body_len;
+}
+
+/* the next queued calls become a tx */
+static void io_fill(struct peer_conn *c)
+{
+	struct conn_io *io = c->io;
+	struct tx *t = &io->tx[(io->tx_first + io->tx_n) % TX_MAX];
+	unsigned n = io_alike(c);
+	struct peer_call *call;
+	struct frame f = {.version = FRAME_VERSION};
+
+	io->tx_n++;
+	t->off = 0;
+	t->out[0] = t->out[1] = (struct blob){0};
+	if (n > 1) {
+		io_fill_mget(c, t, n);
+		return;
+	}
+	call = io_take(c);
+	f.op = call->op;
+	f.flags = call->flags;
+	f.id = call->id;
+	f.left_us = left_of(call);
+	f.body_len = (uint32_t)(call->head_len + call->out[0].len + call->out[1].len);
+	frame_encode(&f, t->b);
+	memcpy(t->b + FRAME_HEADER, call->head, call->head_len);
+	t->n = FRAME_HEADER + call->head_len;
+	t->out[0] = blob_again(&call->out[0]);
+	t->out[1] = blob_again(&call->out[1]);
 }
 
 static void iov_add(struct iovec *iov, int *n, const void *p, size_t len, size_t *skip)

@@ -30,7 +30,7 @@ enum behaviour {
 	FORBIDDEN,
 	STORE_ERROR,
 	FILL_SLOWLY,
-	SLOW, /* and says nothing, but to others */
+	SLOW,	       /* and says nothing, but to others */
 	FILL_FOR_EVER, /* says FILLING and then nothing more, not even to a probe */
 	PASS_FD,
 	PASS_BAD_FD,
@@ -224,6 +224,20 @@ static inline void on_get(struct daemon *d, int fd, const struct frame *q, const
 	}
 }
 
+static inline void on_mget(struct daemon *d, int fd, const struct frame *q, const uint8_t *body)
+{
+	struct frame one = *q;
+	const uint8_t *get;
+
+	one.op = OP_GET;
+	one.body_len = MSG_GET;
+	for (size_t at = 0; at < q->body_len; at += MSG_MGET) {
+		assert_int_equal(msg_mget_decode(body + at, q->body_len - at, &one.id, &get),
+				 MSG_MGET);
+		on_get(d, fd, &one, get);
+	}
+}
+
 static inline void on_other(struct daemon *d, int fd, const struct frame *q)
 {
 	enum behaviour how = __atomic_load_n(&d->how, __ATOMIC_SEQ_CST);
@@ -288,6 +302,8 @@ static inline void *conn_thread(void *arg)
 	       (q.body_len == 0 || read_all(c.fd, body, q.body_len))) {
 		if (q.op == OP_GET)
 			on_get(c.d, c.fd, &q, body);
+		else if (q.op == OP_MGET)
+			on_mget(c.d, c.fd, &q, body);
 		else
 			on_other(c.d, c.fd, &q);
 	}

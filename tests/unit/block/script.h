@@ -53,13 +53,45 @@ static inline bool read_all(int fd, void *p, size_t n)
 	return true;
 }
 
+/* the rest of an MGET, which is asked one by one; one daemon thread at a time */
+static struct asked asked_rest;
+static size_t asked_at;
+static int asked_fd = -1;
+
+static inline bool next_of_mget(struct asked *a)
+{
+	const uint8_t *get;
+
+	if (asked_at >= asked_rest.f.body_len)
+		return false;
+	a->f = asked_rest.f;
+	a->f.op = OP_GET;
+	a->f.body_len = MSG_GET;
+	assert_int_equal(msg_mget_decode(asked_rest.body + asked_at,
+					 asked_rest.f.body_len - asked_at, &a->f.id, &get),
+			 MSG_MGET);
+	memcpy(a->body, get, MSG_GET);
+	asked_at += MSG_MGET;
+	return true;
+}
+
 static inline bool next(int fd, struct asked *a)
 {
 	uint8_t h[FRAME_HEADER];
 
+	if (asked_fd == fd && next_of_mget(a))
+		return true;
+	asked_fd = -1;
 	if (!read_all(fd, h, sizeof(h)) || frame_decode(h, sizeof(h), 0, &a->f) != FRAME_HEADER)
 		return false;
-	return a->f.body_len <= sizeof(a->body) && read_all(fd, a->body, a->f.body_len);
+	if (a->f.body_len > sizeof(a->body) || !read_all(fd, a->body, a->f.body_len))
+		return false;
+	if (a->f.op != OP_MGET)
+		return true;
+	asked_rest = *a;
+	asked_at = 0;
+	asked_fd = fd;
+	return next_of_mget(a);
 }
 
 static inline void send_raw(int fd, const void *p, size_t n)
@@ -143,6 +175,7 @@ static inline bool shake(struct daemon *d, int fd)
 	size_t n;
 	int r;
 
+	asked_fd = -1; /* of a connection before */
 	if (!next(fd, &a) || a.f.op != OP_HELLO)
 		return false;
 	r = hello_answer(&d->id, &st, a.body, a.f.body_len, body, &n, &role);

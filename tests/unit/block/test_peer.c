@@ -70,6 +70,41 @@ static void peer_does_not_send_what_the_daemon_is_too_old_for_G09(void **state)
 	daemon_stop(&d);
 }
 
+/* calls that wait for the same daemon go in one frame, large ones alone */
+static void counts_mgets(struct daemon *d, int fd)
+{
+	struct asked a;
+
+	while (next(fd, &a)) {
+		if (asked_fd == fd && asked_at == MSG_MGET) /* the first of one */
+			__atomic_fetch_add(&d->note, 1, __ATOMIC_SEQ_CST);
+		answer_get(fd, &a);
+	}
+}
+
+static void peer_sends_what_waits_in_one_frame(void **state)
+{
+	enum { N = 100 };
+	struct daemon d;
+	struct tcall t[N];
+	struct peers *ps = asker(&good);
+
+	(void)state;
+	daemon_start(&d, true, counts_mgets);
+	/* they wait for the handshake */
+	for (unsigned i = 0; i < N; i++) {
+		t_get(&t[i], i + 1, FRAME_PIECE);
+		peer_start(peer_of(ps, &d), &t[i].c, false);
+	}
+	for (unsigned i = 0; i < N; i++) {
+		t_expect(&t[i], (int)i + 1, FRAME_PIECE);
+		t_free(&t[i]);
+	}
+	assert_in_range(d.note, DIV_UP(N, MSG_MGET_MAX), N / 4);
+	peers_free(ps);
+	daemon_stop(&d);
+}
+
 /* the first program says RESTARTING and goes; the next one is behind the same socket */
 static void restarts(struct daemon *d, int fd)
 {
@@ -662,6 +697,7 @@ static void peer_puts_more_than_a_socket_takes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(peer_sends_what_waits_in_one_frame),
 		cmocka_unit_test(peer_gets_over_tcp_and_unix),
 		cmocka_unit_test(peer_finds_a_host_name),
 		cmocka_unit_test(peer_waits_for_a_daemon_that_restarts),

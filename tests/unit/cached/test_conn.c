@@ -331,6 +331,51 @@ static void a_refused_block_is_tried_once_for_all_who_wait_G16(void **state)
 	served_free(s);
 }
 
+/* many small blocks in one round trip: each is answered under its own id */
+static void gets_in_one_frame_are_answered_one_by_one(void **state)
+{
+	enum { N = MSG_MGET_MAX };
+	struct served *s = served_new(64 << 20, 100);
+	uint8_t body[N * MSG_MGET];
+	struct answer a = {0};
+	bool heard[N] = {false};
+	int fd = member_tcp(s);
+
+	(void)state;
+	for (unsigned i = 0; i < N; i++) {
+		struct block_key k = key_of(&volume_a, 1 + i, i % 2 ? 1000 : BLOCK);
+		struct msg_get g = {.len = MIN(k.size, (uint32_t)FRAME_PIECE)};
+		uint8_t get[MSG_GET];
+
+		block_key_to_msg(&k, &g.key);
+		(void)msg_get_encode(&g, get);
+		msg_mget_encode(100 + i, get, body + i * MSG_MGET);
+	}
+	ask(fd, OP_MGET, 1, 0, body, sizeof(body));
+	for (unsigned i = 0; i < N;) {
+		struct block_key k;
+		unsigned n;
+
+		assert_true(hear(fd, &a));
+		assert_int_equal(a.f.op, OP_GET);
+		n = (unsigned)a.f.id - 100;
+		assert_true(n < N && !heard[n]);
+		if (a.f.status == ST_FILLING)
+			continue;
+		k = key_of(&volume_a, 1 + n, n % 2 ? 1000 : BLOCK);
+		check_data(&a, &k, 0, MIN(k.size, (uint32_t)FRAME_PIECE));
+		heard[n] = true;
+		i++;
+	}
+	/* a frame that ends in the middle of one is garbage */
+	ask(fd, OP_MGET, 1, 0, body, sizeof(body) - 1);
+	while (hear(fd, &a))
+		assert_int_equal(a.f.op, OP_GET);
+	free(a.body);
+	(void)close(fd);
+	served_free(s);
+}
+
 /* more requests than may be unanswered, sent before one answer is read */
 static void a_thousand_requests_at_once(void **state)
 {
@@ -410,6 +455,7 @@ int main(void)
 		cmocka_unit_test(final_errors_bring_their_reason),
 		cmocka_unit_test(every_status_of_the_chain_goes_round),
 		cmocka_unit_test(a_refused_block_is_tried_once_for_all_who_wait_G16),
+		cmocka_unit_test(gets_in_one_frame_are_answered_one_by_one),
 		cmocka_unit_test(a_thousand_requests_at_once),
 		cmocka_unit_test(a_block_cut_while_it_is_served_is_never_delivered),
 	};
