@@ -90,7 +90,13 @@ static int recover_entry(struct recovery *rc, int dir, const char *xx, const cha
 	return 0;
 }
 
-static int recover_dir(struct recovery *rc, const char *xx, bool lengths)
+/* asked again for each file: behind a cold disk a length takes a millisecond */
+static bool in_time(const struct recovery *rc)
+{
+	return clock_us() < rc->lengths_until_us;
+}
+
+static int recover_dir(struct recovery *rc, const char *xx)
 {
 	int fd = openat(rc->blocks, xx, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), r = 0;
 	struct dirent *e;
@@ -106,7 +112,7 @@ static int recover_dir(struct recovery *rc, const char *xx, bool lengths)
 	}
 	while (r == 0 && (errno = 0, e = readdir(s)))
 		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0)
-			r = recover_entry(rc, fd, xx, e->d_name, lengths);
+			r = recover_entry(rc, fd, xx, e->d_name, in_time(rc));
 	if (r == 0 && errno)
 		r = -errno;
 	(void)closedir(s);
@@ -122,12 +128,11 @@ static void *recover_dirs(void *arg)
 	int r = 0;
 
 	while ((i = atomic_fetch_add(&rc->next, 1)) < RECOVER_DIRS && !atomic_load(&rc->error)) {
-		bool lengths = clock_us() < rc->lengths_until_us;
 		unsigned least = atomic_load(&rc->checked);
 
 		(void)snprintf(xx, sizeof(xx), "%02x", i);
-		r = recover_dir(rc, xx, lengths);
-		while (!lengths && i < least &&
+		r = recover_dir(rc, xx);
+		while (!in_time(rc) && i < least &&
 		       !atomic_compare_exchange_weak(&rc->checked, &least, i))
 			;
 		if (r < 0)
