@@ -110,7 +110,7 @@ end
 -- the record as it is written: what the member says, and the rules
 local function admitted()
 	local have = redis.call('HGET', KEYS[3], id)
-	if how == 'same' and (theirs ~= ver or not have) then return have or record end
+	if how == 'same' and have and theirs ~= ver then return have end
 	if how == 'forced' then return record end
 	local weight = how == 'first' and have and string.match(have, '^%d+ (%d+) ')
 	if weight then

@@ -405,6 +405,13 @@ static void registry_lets_nobody_step_on_what_he_has_not_seen(void **state)
 	assert_int_equal(old->n, 3); /* and is told what he missed */
 	assert_int_equal(say(g, &m, BEAT_IF_SAME, &old), 0);
 	assert_int_equal(state_in(old, "m2"), MEMBER_ACTIVE);
+	/* nor does anybody who lapsed meanwhile */
+	assert_int_equal(registry_leave(g, soon(), "m3", NULL), 0);
+	m = member(3);
+	assert_int_equal(fetch(g, &old), 0);
+	assert_int_equal(say(g, &m, BEAT_IF_SAME, &old), 0);
+	assert_int_equal(state_in(old, "m3"), MEMBER_JOINING);
+	m = member(2);
 	/* leaving: the same */
 	assert_int_equal(registry_leave(g, soon(), "m2", &c), 0);
 	assert_int_equal(state_in(c, "m2"), MEMBER_ACTIVE);
