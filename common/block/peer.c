@@ -144,18 +144,22 @@ void peer_health(struct peer *p, struct peer_health *ret)
 
 void peer_note(struct peer *p, int status)
 {
-	bool probe = false;
+	bool probe = false, news = false;
 
 	mtx_lock(&p->lock);
 	if (status == 0) {
 		p->damaged = 0;
 	} else if (status == -ETIMEDOUT) {
+		news = !p->slow;
 		p->slow = probe = true;
 	} else if (status == -EBADMSG && ++p->damaged >= DAMAGED_MAX) {
 		p->damaged = 0;
+		news = !p->slow;
 		p->slow = probe = true;
 	}
 	mtx_unlock(&p->lock);
+	if (news)
+		metric_add(p->peers->slow, 1);
 	if (probe)
 		peer_start_probing(p);
 }
@@ -416,7 +420,11 @@ static int peers_metrics(struct peers *ps, struct metrics *m)
 				  METRIC_COUNTER, "connections to other daemons, by outcome");
 	ps->latency = metrics_get(m, "stoke_peer_seconds", "", METRIC_HISTOGRAM,
 				  "answers of other daemons, without those that had to fetch");
-	if (!ps->ok || !ps->failed || !ps->held || !ps->timed_out || !ps->connects ||
+	ps->slow =
+		metrics_get(m, "stoke_peer_slow_total", "", METRIC_COUNTER,
+			    "times that a daemon was set behind the others, because it was silent "
+			    "or sent damaged blocks");
+	if (!ps->slow || !ps->ok || !ps->failed || !ps->held || !ps->timed_out || !ps->connects ||
 	    !ps->refused || !ps->latency)
 		return -ENOMEM;
 	return 0;

@@ -88,7 +88,7 @@ struct peers {
 	struct peers_conf conf;
 	struct workq *resolver;
 	bool closing; /* atomic */
-	struct metric *ok, *failed, *timed_out, *held, *connects, *refused, *latency;
+	struct metric *ok, *failed, *timed_out, *held, *connects, *refused, *latency, *slow;
 
 	struct mtx lock;
 	struct hashmap map GUARDED_BY(lock);

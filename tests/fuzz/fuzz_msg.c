@@ -13,12 +13,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	struct msg_stat s;
 	struct msg_fill f;
 	struct msg_list l;
+	const uint8_t *get;
+	uint64_t id;
 	ssize_t used;
 
 	if (n == 0)
 		return 0;
 	n--;
-	switch (*data++ % 7) {
+	switch (*data++ % 8) {
 	case 0:
 		if ((used = msg_key_decode(data, n, &k)) > 0) {
 			msg_key_encode(&k, p);
@@ -53,6 +55,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		if ((used = msg_fill_decode(data, n, &f)) > 0)
 			assert(msg_fill_encode(&f, p) == (size_t)used &&
 			       memcmp(p, data, (size_t)used) == 0);
+		break;
+	case 6:
+		if ((used = msg_mget_decode(data, n, &id, &get)) > 0) {
+			assert(get == data + 8);
+			msg_mget_encode(id, get, p);
+			assert(memcmp(p, data, (size_t)used) == 0);
+		}
 		break;
 	default:
 		if ((used = msg_stat_decode(data, n, &s)) > 0)

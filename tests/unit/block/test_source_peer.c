@@ -235,6 +235,45 @@ static void owner_hangs_and_costs_one_hedge_G01_G02(void **state)
 	group_stop(&g);
 }
 
+/* nothing of what is sent to the owner's port arrives: its queue of connections is full, which on
+ * loopback is what a firewall does elsewhere */
+static void what_is_sent_to_the_owner_is_dropped_G04(void **state)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+	struct member m[2] = {{.id = "a", .weight = 100, .state = MEMBER_ACTIVE},
+			      {.id = "b", .weight = 100, .state = MEMBER_ACTIVE}};
+	int lfd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd[4];
+	socklen_t len = sizeof(a);
+	struct group g;
+	struct block_key k;
+
+	(void)state;
+	group_start(&g, PEER_OWNER, NULL, false, 16 * MIB);
+	assert_int_equal(bind(lfd, (struct sockaddr *)&a, len), 0);
+	assert_int_equal(listen(lfd, 0), 0);
+	assert_int_equal(getsockname(lfd, (struct sockaddr *)&a, &len), 0);
+	for (unsigned i = 0; i < ARRAY_LEN(fd); i++) {
+		fd[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+		(void)connect(fd[i], (struct sockaddr *)&a, len);
+	}
+	for (unsigned i = 0; i < 2; i++)
+		snprintf(m[i].addr, sizeof(m[i].addr), "127.0.0.1");
+	m[0].port = ntohs(a.sin_port);
+	m[1].port = g.d[1].port;
+	cluster_view_set(&g.view, cluster_new(2, m, 2));
+	k = owned(&g, 0, 0);
+	assert_true(get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER) < 700000);
+	assert_int_equal(counter(&g.w, "stoke_hedges_total", ""), 1);
+	assert_int_equal(counter(&g.w, "stoke_peer_slow_total", ""), 1);
+	for (unsigned i = 0; i < 5; i++)
+		assert_true(get(&g, &k, 0, BLOCK, 0, 0, VIA_PEER) < 240000);
+	assert_int_equal(mem_gets(&g.w.store), 0);
+	for (unsigned i = 0; i < ARRAY_LEN(fd); i++)
+		close(fd[i]);
+	close(lfd);
+	group_stop(&g);
+}
+
 static void both_hang_and_the_store_answers(void **state)
 {
 	struct group g;
@@ -814,6 +853,7 @@ int main(void)
 		cmocka_unit_test(owner_refuses_then_successor_then_store),
 		cmocka_unit_test(who_is_busy_is_asked_again_before_the_store),
 		cmocka_unit_test(owner_hangs_and_costs_one_hedge_G01_G02),
+		cmocka_unit_test(what_is_sent_to_the_owner_is_dropped_G04),
 		cmocka_unit_test(both_hang_and_the_store_answers),
 		cmocka_unit_test(nobody_hedges_after_filling),
 		cmocka_unit_test(damaged_answers_are_never_delivered_B01_B02_B09),
