@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pinned paths: they stay while more than the cache holds is read, over a daemon that is killed, until they are unpinned or their date is over;
-what may be pinned has an end."""
+"""Pinned paths: they stay while more than the cache holds is read, over a daemon that is killed, until they are unpinned
+or their date is over; what may be pinned has an end."""
 import glob
 import json
 import os
@@ -49,6 +49,8 @@ def test_what_is_pinned_stays_until_its_date(lab, file_volume):
     d.kill()
     d = lab.daemon(file_volume, 1, cache_mib=96)
     assert pinned(d) == 10
+    # the mount knows it again, at its new address
+    wait_for("the member", lambda: cached(lab, m, "a") == ("100.0", 0))
     read(m, "b")
     assert cached(lab, m, "a") == ("100.0", 0)
     status = json.loads(lab.stoke("status", "--group-secret-file", lab.secret_file(), file_volume).stdout)
