@@ -111,6 +111,7 @@ static void serve_get(struct call *k)
 	 * short, as a reader's own prefetch is: he would ask others for it, who would fetch it,
 	 * too. */
 	enum pool_class klass = k->frame.flags & FRAME_PREFETCH ? POOL_UPLOAD : POOL_DEMAND;
+	bool joins;
 
 	if (call_request(k, flags | member, klass) < 0) {
 		answer_status(k, ST_NO_MEMORY, NULL);
@@ -127,10 +128,11 @@ static void serve_get(struct call *k)
 			serve_go(k);
 		return;
 	}
-	if (!flags || store_fetching(w->conf->store, k->req))
+	joins = store_fetching(w->conf->store, k->req);
+	if (!flags || joins)
 		answer_filling(k);
-	if (flags)
-		serve_go(k); /* it leads nothing */
+	if (flags || joins)
+		serve_go(k); /* it leads nothing, and needs no memory of its own */
 	else
 		serve_in_turn(k, klass == POOL_DEMAND ? TURN_DEMAND : TURN_AHEAD, req_need(k->req));
 }

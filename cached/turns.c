@@ -11,7 +11,8 @@
  *	under way	with the chain
  *			go -> turns_end
  *
- * Any thread, one leaf lock; a line belongs to its connection's loop but for what the lock covers. */
+ * Any thread, one leaf lock; a line belongs to its connection's loop but for what the lock
+ * covers. */
 #include "cached/turns.h"
 
 #include "cached/conn.h"
