@@ -63,8 +63,8 @@ def read_frame(s):
 
 @pytest.fixture
 def daemon(lab, s3_volume):
-    d = lab.daemon(s3_volume, 1)
-    m = lab.group_mount(s3_volume, "m1")
+    d = lab.daemon(s3_volume, 1, tls=False)  # what is said here is said in plain; test_security.py and test_served_tls.c speak TLS
+    m = lab.group_mount(s3_volume, "m1", tls=False)
     write_file(m.path("f"), noise(BLOCK))
     lab.stoke("warmup", m.path("f"))
     d.key_name = os.path.basename(d.block_files()[0])
@@ -177,7 +177,7 @@ def test_S04_secrets_are_nowhere_to_be_seen(lab, rgw, bucket):
     m = lab.group_mount(meta, "m1", socket=d.socket)
     write_file(m.path("f"), noise(1000))
     lab.stoke("warmup", m.path("f"))
-    status = lab.stoke("status", meta, "--group-secret-file", lab.secret_file())
+    status = lab.stoke("status", meta, "--group-secret-file", lab.secret_file(), *lab.tls_flags())
     secrets = [password, rgw.KEY, SECRET]
 
     def clean(where, text):
