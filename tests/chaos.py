@@ -13,6 +13,7 @@ import os
 import queue
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -144,12 +145,15 @@ class Chaos:
 
     def build(self):
         lab = self.lab
+        lab.tls = lab.tls or self.a.tls
         self.redis = lab.redis(appendonly=True)
         self.rgw = lab.rgw()
         self.meta = self.redis.url(1)
         lab.format(self.meta, "vol", self.rgw, "vol", flags=["--block-size", "1M", "--trash-days", "0"])
         self.nodes = [lab.node() for _ in range(DAEMONS)]
-        self.daemons = [lab.daemon(self.meta, i + 1, node=node, cache_mib=self.a.cache_mib) for i, node in enumerate(self.nodes)]
+        self.disks = [lab.fault_fs(f"disk{i + 1}") for i in range(DAEMONS)]
+        self.daemons = [lab.daemon(self.meta, i + 1, node=node, cache_mib=self.a.cache_mib, cache_dirs=[self.disks[i].path])
+                        for i, node in enumerate(self.nodes)]
         self.mounts = [lab.group_mount(self.meta, f"m{i + 1}", node=self.nodes[i], socket=self.daemons[i].socket,
                                        flags=["--buffer-size", "64"]) for i in range(MOUNTS)]
         self.files = {}
@@ -235,6 +239,40 @@ class Chaos:
         self.nodes[i].drop(self.nodes[j])
         self.after(self.rng.uniform(0.5, 6), f"d{i + 1} reaches d{j + 1}", lambda: self.nodes[i].drop(self.nodes[j], False))
         return f"packets of node {i + 1} to node {j + 1} are dropped"
+
+    def fault_disk(self):
+        i, = self.pick()
+        what = self.rng.choice(("all error EIO", "read error EIO", "write error ENOSPC", "read hang", "all hang", "write hang", "readonly",
+                                "all delay 300", "read flip", "read short", "lookup error ENOENT"))
+        self.disks[i].do("cold")
+        self.disks[i].do(what)
+        self.engage(i, self.rng.uniform(0.5, 6), f"disk of d{i + 1} is well", lambda: self.disks[i].do("clear"))
+        return f"disk of d{i + 1}: {what}"
+
+    def fault_handover(self):
+        """the program is replaced in place"""
+        i, = self.pick()
+        self.daemons[i].signal(signal.SIGUSR2)
+        self.engage(i, 0.5, f"d{i + 1} was handed over", lambda: None)
+        return f"SIGUSR2 d{i + 1}"
+
+    def fault_drain(self):
+        """asked to move all and leave, then stopped, and joins again later"""
+        if self.redis_is_away:
+            return None
+        i, = self.pick()
+        d = self.daemons[i]
+        p = subprocess.Popen([f"{self.lab.bin}/stoke", "drain", self.meta, f"{d.ip}:{d.port}"], env=self.lab.env,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+        def heal():
+            if p.poll() is None:
+                p.terminate()
+            p.communicate()
+            d.stop()
+            d.again()
+        self.engage(i, self.rng.uniform(1, 6), f"d{i + 1} is stopped and joins again", heal)
+        return f"drain d{i + 1}"
 
     def fault_redis(self):
         if self.redis_is_away:
@@ -347,6 +385,7 @@ def main():
     ap.add_argument("--kinds", default=",".join(kinds), help="faults to choose from: " + ", ".join(kinds))
     ap.add_argument("--calm", type=float, default=2.5, help="longest pause between two faults, in seconds")
     ap.add_argument("--pause", type=float, default=0.1, help="longest rest of a reader between two files, in seconds")
+    ap.add_argument("--tls", action="store_true", help="TLS between the nodes")
     ap.add_argument("--files", type=int, default=60)
     ap.add_argument("--cache-mib", type=int, default=100)
     ap.add_argument("--folder", help="where everything lives, kept; default: a temporary one, kept when the run failed")
