@@ -45,8 +45,8 @@ int server_listen_unix(struct server *s, const char *path);
  * meanwhile wait in them, and requests are answered RESTARTING. Nothing of s may be used any more
  * but by exec. ret: SERVER_LISTENERS_MAX; returns how many */
 unsigned server_hand_over(struct server *s, uint64_t us, int *ret);
-/* takes over a socket that listens already; ours: the path of a unix socket is
- * removed at the end; *ret_port: of TCP, else 0. 0 or -errno */
+/* takes over a socket that listens already; ours: the path of a unix socket is removed at the end;
+ * *ret_port: of TCP, else 0. 0 or -errno */
 int server_adopt(struct server *s, int fd, bool ours, uint16_t *ret_port);
 /* No new connections and requests; waits until what is being served is answered, at most us, then
  * closes, within a second. true: all is answered and gone; false: requests are still with the chain, nothing may be
