@@ -37,6 +37,7 @@ enum {
 	DESCRIPTORS_MAX = 1 << 20,
 	RELOAD_TICKS = 12, /* heartbeats, of a second */
 	RELOAD_WAIT_US = 500000,
+	AGAIN_US = 200000, /* Redis is tried again at start */
 };
 
 struct daemon {
@@ -77,11 +78,40 @@ struct daemon {
 
 /* --- volume --- */
 
-static int open_volume(struct daemon *d, const char *meta, struct str *err)
+static bool is_to_end(void)
+{
+	sigset_t set;
+
+	return sigpending(&set) == 0 &&
+	       (sigismember(&set, SIGTERM) == 1 || sigismember(&set, SIGINT) == 1);
+}
+
+/* A Redis that is away, or loads, is waited for: it may be started, or fail over, at the same time
+ * as we are, and who is replaced while it does has sockets that mounts wait at. */
+static int open_redis(struct daemon *d, const char *meta, struct str *err)
 {
 	const struct redis_conf redis = {.max_conns = 8};
+	uint64_t end = clock_us() + START_US;
+	bool said = false;
+	int r;
+
+	for (;;) {
+		str_reset(err);
+		r = redis_new(meta, &redis, &d->redis, err);
+		if ((r != -ECONNREFUSED && r != -ECONNRESET && r != -ETIMEDOUT && r != -EAGAIN) ||
+		    clock_us() >= end || is_to_end())
+			return r;
+		if (!said)
+			log_warn("%s: waiting %d s for it", str_c(err), START_US / 1000000);
+		said = true;
+		(void)usleep(AGAIN_US);
+	}
+}
+
+static int open_volume(struct daemon *d, const char *meta, struct str *err)
+{
 	struct str why = STR_INIT;
-	int r = redis_new(meta, &redis, &d->redis, err);
+	int r = open_redis(d, meta, err);
 
 	if (r == 0)
 		r = setting_load(d->redis, clock_us() + START_US, &d->setting, err);
@@ -655,6 +685,14 @@ bool daemon_is_alive(struct daemon *d)
 	loop_run_sync(d->object_loop, nothing, NULL);
 	loop_run_sync(d->timers, nothing, NULL);
 	return true;
+}
+
+int daemon_hears_redis(struct daemon *d)
+{
+	_cleanup_(setting_freep) struct setting *now = NULL;
+	_cleanup_(str_fini) struct str err = STR_INIT;
+
+	return setting_load(d->redis, clock_us() + RELOAD_WAIT_US, &now, &err);
 }
 
 unsigned daemon_hand_over(struct daemon *d, int *ret)

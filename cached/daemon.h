@@ -15,7 +15,8 @@ struct daemon;
 
 enum { DAEMON_SOCKETS = 8 };
 
-/* Starts everything that serves volume meta (a Redis URL); 0, or -errno with one line in err.
+/* Starts everything that serves volume meta (a Redis URL); 0, or -errno with one line in err. A
+ * Redis that is away is waited for, 30 s, or until SIGTERM or SIGINT is pending.
  * conf's strings are kept. Sockets that are given by the environment are taken (notify.h). */
 int daemon_start(const struct daemon_conf *conf, const char *meta, struct daemon **ret,
 		 struct str *err);
@@ -27,6 +28,8 @@ bool daemon_is_replaced(struct daemon *d);
 int daemon_check(const struct daemon_conf *conf, struct str *err);
 /* its loops run: false never comes, it hangs instead, and the watchdog ends the process */
 bool daemon_is_alive(struct daemon *d);
+/* 0: Redis answers; -errno after half a second */
+int daemon_hears_redis(struct daemon *d);
 /* Finishes what is being served, for a moment; then everything waits for the next program: it is to
  * be executed at once, in this process, with these sockets (DAEMON_SOCKETS at most). The member
  * stays in the group. Returns how many */

@@ -212,6 +212,13 @@ static void replace(struct daemon *d, const struct start *st)
 			  strerror(errno));
 		return;
 	}
+	r = daemon_hears_redis(d);
+	if (r < 0) {
+		log_error("SIGUSR2: the next program needs Redis, which does not answer (%s): "
+			  "going on as before",
+			  strerror(-r));
+		return;
+	}
 	notify("RELOADING=1");
 	n = daemon_hand_over(d, fd);
 	log_info("SIGUSR2: %s goes on with %u socket(s), after %.3f s", st->program, n,

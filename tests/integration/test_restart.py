@@ -195,3 +195,24 @@ def test_service_manager_is_told(lab, file_volume):
         hear("READY=1")
         d.stop()
         hear("STOPPING=1")
+
+
+def test_redis_is_waited_for_and_no_program_is_replaced_without_it(lab):
+    redis = lab.redis(appendonly=True)
+    lab.format(redis.url(1), "vol")
+    d = lab.daemon(redis.url(1), 1)
+    redis.kill()
+    d.signal(signal.SIGUSR2)
+    wait_for("refusal", lambda: "going on as before" in d.text())
+    d.kill()
+    d.again(wait=False)
+    wait_for("word of it", lambda: "waiting 30 s" in d.text())
+    redis.boot()
+    d.ready()
+    redis.kill()
+    d.kill()
+    said = d.text().count("waiting 30 s")
+    d.again(wait=False)
+    wait_for("word of it", lambda: d.text().count("waiting 30 s") > said)
+    assert d.stop(5) == 1  # SIGTERM is not kept waiting
+    redis.boot()
