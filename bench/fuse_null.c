@@ -3,8 +3,11 @@
  * at once from memory, with the mount options of stoke mount (1 MiB requests, own receive threads,
  * no attribute calls in between).
  *
- *	fuse_null DIR FILES MIB THREADS		serves until it is unmounted or killed
- */
+ *	fuse_null DIR FILES MIB THREADS [FROM]	serves until it is unmounted or killed
+ *
+ * With FROM the files are those of that directory, f0, f1, …, opened and read for each request (MIB
+ * is not used): what the file system below and FUSE cost together. */
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,6 +21,40 @@ enum { IO_MAX = 1 << 20 };
 static uint64_t files, file_bytes;
 static unsigned char *data;
 static struct fuse_session *session;
+static int from = -1;	    /* FROM */
+static __thread char *page; /* bytes read from there */
+
+static int from_stat(fuse_ino_t ino, struct stat *st)
+{
+	char name[32];
+
+	(void)snprintf(name, sizeof(name), "f%llu", (unsigned long long)ino - 2);
+	if (fstatat(from, name, st, 0) < 0)
+		return -errno;
+	st->st_ino = ino;
+	return 0;
+}
+
+static int from_open(fuse_ino_t ino)
+{
+	char name[32];
+
+	(void)snprintf(name, sizeof(name), "f%llu", (unsigned long long)ino - 2);
+	return openat(from, name, O_RDONLY | O_CLOEXEC);
+}
+
+static void from_read(fuse_req_t req, int fd, size_t size, off_t off)
+{
+	ssize_t n;
+
+	if (!page)
+		page = aligned_alloc(4096, IO_MAX);
+	n = page ? pread(fd, page, MIN(size, (size_t)IO_MAX), off) : -1;
+	if (n < 0)
+		(void)fuse_reply_err(req, EIO);
+	else
+		(void)fuse_reply_buf(req, page, (size_t)n);
+}
 
 static void fill_attr(fuse_ino_t ino, struct stat *st)
 {
@@ -34,6 +71,10 @@ static void null_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *
 
 	(void)fi;
 	fill_attr(ino, &st);
+	if (ino != 1 && from >= 0 && from_stat(ino, &st) < 0) {
+		(void)fuse_reply_err(req, ENOENT);
+		return;
+	}
 	(void)fuse_reply_attr(req, &st, 3600);
 }
 
@@ -49,13 +90,31 @@ static void null_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	}
 	e.ino = n + 2;
 	fill_attr(e.ino, &e.attr);
+	if (from >= 0 && from_stat(e.ino, &e.attr) < 0) {
+		(void)fuse_reply_err(req, ENOENT);
+		return;
+	}
 	(void)fuse_reply_entry(req, &e);
 }
 
 static void null_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	(void)ino;
+	int fd = from >= 0 ? from_open(ino) : 0;
+
+	if (fd < 0) {
+		(void)fuse_reply_err(req, ENOENT);
+		return;
+	}
+	fi->fh = (uint64_t)fd;
 	(void)fuse_reply_open(req, fi);
+}
+
+static void null_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	(void)ino;
+	if (from >= 0)
+		(void)close((int)fi->fh);
+	(void)fuse_reply_err(req, 0);
 }
 
 static void null_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
@@ -65,7 +124,10 @@ static void null_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
 	uint64_t left = (uint64_t)off < file_bytes ? file_bytes - (uint64_t)off : 0;
 
 	(void)ino;
-	(void)fi;
+	if (from >= 0) {
+		from_read(req, (int)fi->fh, size, off);
+		return;
+	}
 	(void)fuse_reply_buf(req, (const char *)data, MIN(len, left));
 }
 
@@ -85,6 +147,7 @@ static const struct fuse_lowlevel_ops ops = {
 	.getattr = null_getattr,
 	.open = null_open,
 	.read = null_read,
+	.release = null_release,
 };
 
 static void *serve(void *arg)
@@ -115,11 +178,15 @@ int main(int argc, char **argv)
 	sigset_t set;
 	int sig;
 
-	if (argc != 5 || parse_u64(argv[2], 1000, &files) < 0 ||
+	if (argc < 5 || argc > 6 || parse_u64(argv[2], 1000000, &files) < 0 ||
 	    parse_u64(argv[3], 1 << 20, &mib) < 0 || parse_u64(argv[4], 16, &threads) < 0 ||
 	    threads == 0) {
-		(void)fprintf(stderr, "usage: fuse_null DIR FILES MIB THREADS\n");
+		(void)fprintf(stderr, "usage: fuse_null DIR FILES MIB THREADS [FROM]\n");
 		return 2;
+	}
+	if (argc == 6 && (from = open(argv[5], O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
+		perror(argv[5]);
+		return 1;
 	}
 	file_bytes = mib << 20;
 	data = aligned_alloc(4096, IO_MAX);

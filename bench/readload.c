@@ -4,6 +4,9 @@
  *	readload seq KIB FILE…		one thread a file reads it once from start to end, KIB KiB a
  *					request
  *	readload rand COUNT FILE…	one thread a file reads COUNT random aligned 4 KiB pieces
+ *	readload small COUNT DIR…	one thread a DIR opens, reads whole and closes its part of the
+ *					files DIR/f0 … f(COUNT - 1), in an order of its own; the same
+ *					DIR several times: threads that share the files out
  *
  * Prints one line of JSON: bytes, seconds, mib_s, iops, p50_us, p99_us, errors. Buffered reads; the
  * caller drops caches before. */
@@ -20,6 +23,7 @@ enum { FILES_MAX = 64, SAMPLES_MAX = 1 << 20 };
 struct reader {
 	const char *path;
 	bool random;
+	size_t part, parts; /* small: which of the files */
 	uint64_t arg, bytes, errors, n;
 	uint32_t *us;
 };
@@ -71,6 +75,46 @@ static void *read_file(void *arg)
 	return NULL;
 }
 
+/* One file, whole; a sample is all of it, from open to close. */
+static void read_small(struct reader *r, uint64_t i, void *buf, size_t len)
+{
+	uint64_t t = clock_us();
+	ssize_t got = -1, sum = 0;
+	char path[512];
+	int fd;
+
+	(void)snprintf(path, sizeof(path), "%s/f%llu", r->path, (unsigned long long)i);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	while (fd >= 0 && (got = read(fd, buf, len)) > 0)
+		sum += got;
+	if (fd >= 0)
+		(void)close(fd);
+	sample(r, got < 0 || sum == 0 ? -1 : sum, clock_us() - t);
+}
+
+static void *read_smalls(void *arg)
+{
+	enum { LEN = 1 << 20 };
+	struct reader *r = arg;
+	uint64_t n = r->arg / r->parts, seed = r->part * 2654435761u | 1;
+	_cleanup_(freep) uint32_t *order = calloc(n + 1, sizeof(*order));
+	_cleanup_(freep) void *buf = aligned_alloc(4096, LEN);
+
+	if (!order || !buf) {
+		r->errors++;
+		return NULL;
+	}
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t k = next_random(&seed) % (i + 1);
+
+		order[i] = order[k];
+		order[k] = (uint32_t)(i * r->parts + r->part);
+	}
+	for (uint64_t i = 0; i < n; i++)
+		read_small(r, order[i], buf, LEN);
+	return NULL;
+}
+
 static int by_value(const void *a, const void *b)
 {
 	const uint32_t *x = a, *y = b;
@@ -108,17 +152,20 @@ int main(int argc, char **argv)
 	pthread_t t[FILES_MAX];
 	size_t n = argc > 3 ? (size_t)argc - 3 : 0;
 	bool random = argc > 1 && strcmp(argv[1], "rand") == 0;
+	bool small = argc > 1 && strcmp(argv[1], "small") == 0;
 	uint64_t arg = 0, start;
 
-	if (n == 0 || n > FILES_MAX || (!random && strcmp(argv[1], "seq") != 0) ||
+	if (n == 0 || n > FILES_MAX || (!random && !small && strcmp(argv[1], "seq") != 0) ||
 	    parse_u64(argv[2], 1 << 20, &arg) < 0 || arg == 0) {
-		(void)fprintf(stderr,
-			      "usage: readload seq KIB FILE… | readload rand COUNT FILE…\n");
+		(void)fprintf(stderr, "usage: readload seq KIB FILE… | readload rand COUNT FILE… | "
+				      "readload small COUNT DIR…\n");
 		return 2;
 	}
 	for (size_t i = 0; i < n; i++) {
 		r[i] = (struct reader){.path = argv[3 + i],
 				       .random = random,
+				       .part = i,
+				       .parts = n,
 				       .arg = arg,
 				       .us = calloc(SAMPLES_MAX, sizeof(uint32_t))};
 		if (!r[i].us)
@@ -126,7 +173,7 @@ int main(int argc, char **argv)
 	}
 	start = clock_us();
 	for (size_t i = 0; i < n; i++)
-		if (pthread_create(&t[i], NULL, read_file, &r[i]))
+		if (pthread_create(&t[i], NULL, small ? read_smalls : read_file, &r[i]))
 			return 1;
 	for (size_t i = 0; i < n; i++)
 		(void)pthread_join(t[i], NULL);

