@@ -5,6 +5,8 @@
  *	blocks fill DIR FIRST N SIZE	N blocks of SIZE bytes, from slice FIRST on; "sparse": of
  *					100 KB, with their lengths only
  *	blocks recover DIR		the index from the names, as at a start
+ *	blocks handover DIR		the same, and how it passes to the next program at
+ *					SIGUSR2: written, and taken over
  *	blocks lengths DIR		what is looked at behind it, in the background
  *	blocks read DIR N		N random blocks, whole, checked
  *	blocks evict DIR N		N blocks leave
@@ -15,7 +17,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "cached/recover.h"
+#include "cached/snapshot.h"
 #include "common/block/blockfile.h"
 #include "common/clock.h"
 #include "common/parse.h"
@@ -23,7 +25,8 @@
 enum { SPARSE = 100000 };
 
 static struct hash128 volume = {{0xbe, 0x9c}};
-static struct disk disk = {.fd = -1, .lock_fd = -1};
+static char no_name[] = "";
+static struct disk disk = {.dir = no_name, .fd = -1, .lock_fd = -1};
 
 static void die(const char *what, int r)
 {
@@ -120,6 +123,33 @@ static struct index *recover(bool told)
 	if (told)
 		say("recover", st.blocks, began);
 	return ix;
+}
+
+static void hand_over(void)
+{
+	struct index *was = recover(true), *is = NULL;
+	struct snapshot_row row = {0};
+	struct recover_stat st;
+	struct snapshot *sn;
+	uint64_t began = clock_us();
+	int fd = -1, r = snapshot_place(&disk, &row.place);
+
+	if (r == 0)
+		r = snapshot_write(was, &volume, &row, 1, &fd);
+	if (r < 0)
+		die("snapshot", r);
+	say("write", index_count(was), began);
+	began = clock_us();
+	sn = snapshot_take(fd);
+	if (!sn || index_new(&volume, 1, evict_loop_new, &is) < 0)
+		die("snapshot", -EINVAL);
+	r = snapshot_recover(sn, &disk, is, &volume, &st);
+	if (r < 0)
+		die("snapshot", r);
+	say("take over", st.blocks, began);
+	snapshot_free(sn);
+	index_free(was);
+	index_free(is);
 }
 
 static void count_bad(const struct block_key *k, void *arg)
@@ -227,6 +257,8 @@ int main(int argc, char **argv)
 		fill(number(argv[3], UINT64_MAX), number(argv[4], UINT64_MAX), argv[5]);
 	else if (argc == 3 && !strcmp(what, "recover"))
 		index_free(recover(true));
+	else if (argc == 3 && !strcmp(what, "handover"))
+		hand_over();
 	else if (argc == 3 && !strcmp(what, "lengths"))
 		lengths();
 	else if (argc == 4 && !strcmp(what, "read"))
@@ -234,6 +266,6 @@ int main(int argc, char **argv)
 	else if (argc == 4 && !strcmp(what, "evict"))
 		evict(number(argv[3], UINT64_MAX));
 	else
-		die("usage: blocks fill|recover|lengths|read|evict DIR …", -EINVAL);
+		die("usage: blocks fill|recover|handover|lengths|read|evict DIR …", -EINVAL);
 	return 0;
 }

@@ -17,7 +17,9 @@
 #include "cached/listen.h"
 #include "cached/member.h"
 #include "cached/mover.h"
+#include "cached/notify.h"
 #include "cached/scrub.h"
+#include "cached/snapshot.h"
 #include "cached/worker.h"
 #include "common/clock.h"
 #include "common/http.h"
@@ -348,7 +350,8 @@ static int open_chain(struct daemon *d)
 			  .counters = &d->counters,
 			  .view = d->conf.cache_group ? &d->view : NULL,
 			  .self = d->node,
-			  .max_open = d->max_open},
+			  .max_open = d->max_open,
+			  .snapshot = snapshot_take(notify_index())},
 	};
 	int r;
 
@@ -695,14 +698,18 @@ int daemon_hears_redis(struct daemon *d)
 	return setting_load(d->redis, clock_us() + RELOAD_WAIT_US, &now, &err);
 }
 
-unsigned daemon_hand_over(struct daemon *d, int *ret)
+unsigned daemon_hand_over(struct daemon *d, int *ret, int *ret_index)
 {
 	_Static_assert((int)DAEMON_SOCKETS >= (int)SERVER_LISTENERS_MAX, "room for all");
+	unsigned n;
 
 	atomic_store_explicit(&d->ready, false, memory_order_relaxed);
+	scrub_stop(TAKE_PTR(d->scrub));
 	mover_stop(d->mover);
 	membership_hand_over(TAKE_PTR(d->membership));
-	return server_hand_over(d->server, HAND_OVER_US, ret);
+	n = server_hand_over(d->server, HAND_OVER_US, ret);
+	*ret_index = store_hand_over(d->store, HAND_OVER_US);
+	return n;
 }
 
 void daemon_reload(struct daemon *d)

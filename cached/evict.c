@@ -242,6 +242,22 @@ static struct evict_node *loop_victim(struct evict *e)
 	return n;
 }
 
+static void each_of(struct list_node *queue, enum evict_kind kind, evict_each_fn *fn, void *arg)
+{
+	for (struct list_node *n = queue->prev; n != queue; n = n->prev)
+		fn(container_of(n, struct evict_node, link), kind, arg);
+}
+
+/* what is written comes to the fresh ones without counting as a use */
+static void loop_each(struct evict *e, evict_each_fn *fn, void *arg)
+{
+	struct loop *l = loop_of(e);
+
+	each_of(&l->queue[GUESTS], EVICT_GUEST, fn, arg);
+	each_of(&l->queue[KEPT], EVICT_ASKED, fn, arg);
+	each_of(&l->queue[FRESH], EVICT_WRITE, fn, arg);
+}
+
 static void loop_free(struct evict *e)
 {
 	struct loop *l = loop_of(e);
@@ -257,6 +273,7 @@ static const struct evict_ops loop_ops = {
 	.hit = loop_hit,
 	.remove = loop_remove,
 	.victim = loop_victim,
+	.each = loop_each,
 	.free = loop_free,
 };
 

@@ -29,6 +29,7 @@ struct evict_node {
 };
 
 struct evict;
+typedef void evict_each_fn(struct evict_node *n, enum evict_kind kind, void *arg);
 struct evict_ops {
 	const char *name;
 	bool (*admit)(struct evict *e, uint32_t tag);
@@ -37,6 +38,7 @@ struct evict_ops {
 	void (*remove)(struct evict *e, struct evict_node *n);
 	struct evict_node *(*victim)(struct evict *e);
 	void (*free)(struct evict *e);
+	void (*each)(struct evict *e, evict_each_fn *fn, void *arg);
 };
 struct evict {
 	const struct evict_ops *ops;
@@ -93,6 +95,13 @@ static inline struct evict_node *evict_victim(struct evict *e)
 	if (n)
 		evict_remove(e, n);
 	return n;
+}
+
+/* All that are inside, in an order and each as a kind in which another policy, that they come into,
+ * would let them leave in the same order. fn changes nothing. */
+static inline void evict_each(struct evict *e, evict_each_fn *fn, void *arg)
+{
+	e->ops->each(e, fn, arg);
 }
 
 #endif

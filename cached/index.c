@@ -8,7 +8,7 @@
 #include "common/hashmap.h"
 #include "common/mtx.h"
 
-enum { SHARD_BITS = 4, SHARDS = 1 << SHARD_BITS, EACH_STEPS = 4096 };
+enum { SHARD_BITS = 4, SHARDS = INDEX_PARTS, EACH_STEPS = 4096 };
 enum entry_state { ENTRY_WRITING, ENTRY_PRESENT, ENTRY_LEAVING };
 
 struct entry {
@@ -17,14 +17,15 @@ struct entry {
 	uint64_t slice;
 	uint32_t index, size;
 	uint8_t disk, state;
-	bool pinned; /* present, and in no policy */
+	bool pinned; /* present, and in no policy: in its shard's list instead */
 };
 
 struct shard {
 	struct mtx lock;
 	struct hash128 volume;
 	struct hashmap map;
-	struct evict **policy; /* one per disk */
+	struct evict **policy;	 /* one per disk */
+	struct list_node pinned; /* entry.rank.link */
 	uint64_t present;
 };
 
@@ -68,6 +69,8 @@ static void unrank_locked(struct shard *s, struct entry *e)
 {
 	if (!e->pinned)
 		evict_remove(s->policy[e->disk], &e->rank);
+	else
+		list_del(&e->rank.link);
 	e->pinned = false;
 }
 
@@ -110,6 +113,8 @@ int index_new(const struct hash128 *volume, unsigned n_disks, evict_new_fn *poli
 	ix->n_disks = n_disks;
 	for (unsigned i = 0; i < SHARDS; i++)
 		mtx_init(&ix->shard[i].lock);
+	for (unsigned i = 0; i < SHARDS; i++)
+		list_init(&ix->shard[i].pinned);
 	for (unsigned i = 0; i < SHARDS; i++) {
 		r = shard_init(&ix->shard[i], volume, n_disks, policy);
 		if (r < 0) {
@@ -230,6 +235,34 @@ int index_begin(struct index *ix, const struct block_key *k)
 	return r;
 }
 
+static void commit_locked(struct shard *s, struct entry *e, uint64_t digest, unsigned disk,
+			  enum evict_kind kind)
+{
+	e->state = ENTRY_PRESENT;
+	e->disk = (uint8_t)disk;
+	evict_add(s->policy[disk], &e->rank, digest, kind);
+	s->present++;
+}
+
+int index_add(struct index *ix, const struct block_key *k, unsigned disk, enum evict_kind kind)
+{
+	struct shard *s = shard_of(ix, k);
+	struct entry *fresh = calloc(1, sizeof(*fresh));
+	int r;
+
+	assert(disk < ix->n_disks);
+	if (!fresh)
+		return -ENOMEM;
+	mtx_lock(&s->lock);
+	r = begin_locked(s, k, fresh);
+	if (r == 0)
+		commit_locked(s, fresh, k->digest, disk, kind);
+	mtx_unlock(&s->lock);
+	if (r < 0)
+		free(fresh);
+	return r;
+}
+
 int index_commit(struct index *ix, const struct block_key *k, unsigned disk, enum evict_kind kind)
 {
 	struct shard *s = shard_of(ix, k);
@@ -240,10 +273,7 @@ int index_commit(struct index *ix, const struct block_key *k, unsigned disk, enu
 	e = find_locked(s, k);
 	if (e) {
 		assert(e->state == ENTRY_WRITING);
-		e->state = ENTRY_PRESENT;
-		e->disk = (uint8_t)disk;
-		evict_add(s->policy[disk], &e->rank, k->digest, kind);
-		s->present++;
+		commit_locked(s, e, k->digest, disk, kind);
 	}
 	mtx_unlock(&s->lock);
 	return e ? 0 : -ESTALE;
@@ -305,10 +335,13 @@ bool index_pin(struct index *ix, const struct block_key *k, bool pinned)
 	e = find_locked(s, k);
 	there = e && e->state == ENTRY_PRESENT;
 	if (there && pinned != e->pinned) {
-		if (pinned)
+		if (pinned) {
 			evict_remove(s->policy[e->disk], &e->rank);
-		else
+			list_add_tail(&s->pinned, &e->rank.link);
+		} else {
+			list_del(&e->rank.link);
 			evict_add(s->policy[e->disk], &e->rank, k->digest, EVICT_ASKED);
+		}
 		e->pinned = pinned;
 	}
 	mtx_unlock(&s->lock);
@@ -396,6 +429,41 @@ int index_each(struct index *ix, uint64_t *io_cursor, struct block_key *ret, siz
 	*io_cursor = fits && !at ? (number + 1) % SHARDS << 32 : number << 32 | at;
 	*ret_n = n;
 	return 0;
+}
+
+struct listing {
+	void (*fn)(const struct index_block *b, void *arg);
+	void *arg;
+};
+
+static void list_one(struct evict_node *n, enum evict_kind kind, void *arg)
+{
+	const struct entry *e = container_of(n, struct entry, rank);
+	const struct index_block b = {e->slice, e->index, e->size, kind};
+	const struct listing *l = arg;
+
+	l->fn(&b, l->arg);
+}
+
+void index_list(struct index *ix, unsigned part, unsigned disk,
+		void (*fn)(const struct index_block *b, void *arg), void *arg)
+{
+	struct listing l = {fn, arg};
+	struct list_node *n;
+	struct shard *s;
+
+	assert(part < INDEX_PARTS && disk < ix->n_disks);
+	s = &ix->shard[part];
+	mtx_lock(&s->lock);
+	evict_each(s->policy[disk], list_one, &l);
+	list_for_each(n, &s->pinned)
+	{
+		struct evict_node *rank = container_of(n, struct evict_node, link);
+
+		if (container_of(rank, struct entry, rank)->disk == disk)
+			list_one(rank, EVICT_ASKED, &l);
+	}
+	mtx_unlock(&s->lock);
 }
 
 uint64_t index_count(struct index *ix)

@@ -42,6 +42,8 @@ bool index_admit(struct index *ix, const struct block_key *k, unsigned disk);
 int index_begin(struct index *ix, const struct block_key *k);
 /* -ESTALE: the volume moved meanwhile, nothing is recorded: the caller removes the file */
 int index_commit(struct index *ix, const struct block_key *k, unsigned disk, enum evict_kind kind);
+/* both steps at once, for a block whose file is there already: 0, or as index_begin */
+int index_add(struct index *ix, const struct block_key *k, unsigned disk, enum evict_kind kind);
 void index_abort(struct index *ix, const struct block_key *k);
 /* this block is to go: 0, -ENOENT, -EBUSY (somebody else's step is on its way) */
 int index_take(struct index *ix, const struct block_key *k, unsigned *ret_disk);
@@ -58,6 +60,17 @@ void index_gone(struct index *ix, const struct block_key *k);
 enum { INDEX_EACH_MIN = 64 };
 int index_each(struct index *ix, uint64_t *io_cursor, struct block_key *ret, size_t max,
 	       size_t *ret_n);
+/* The present blocks of a disk that are in one of INDEX_PARTS parts: all parts are all blocks, and
+ * who adds a part's in this order gets the same ranks. fn is called under a lock: it only takes
+ * notes. */
+enum { INDEX_PARTS = 16 };
+struct index_block {
+	uint64_t slice;
+	uint32_t index, size;
+	enum evict_kind kind;
+};
+void index_list(struct index *ix, unsigned part, unsigned disk,
+		void (*fn)(const struct index_block *b, void *arg), void *arg);
 /* present blocks */
 uint64_t index_count(struct index *ix);
 

@@ -203,7 +203,7 @@ static void reload(struct daemon *d, const struct daemon_conf *running, const st
  * refused at once. */
 static void replace(struct daemon *d, const struct start *st)
 {
-	int fd[DAEMON_SOCKETS], r;
+	int fd[DAEMON_SOCKETS], index_fd, r;
 	uint64_t began = clock_us();
 	unsigned n;
 
@@ -220,10 +220,10 @@ static void replace(struct daemon *d, const struct start *st)
 		return;
 	}
 	notify("RELOADING=1");
-	n = daemon_hand_over(d, fd);
+	n = daemon_hand_over(d, fd, &index_fd);
 	log_info("SIGUSR2: %s goes on with %u socket(s), after %.3f s", st->program, n,
 		 (double)(clock_us() - began) / 1e6);
-	r = notify_give(fd, n);
+	r = notify_give(fd, n, index_fd);
 	if (r == 0)
 		(void)execv(st->program, st->argv);
 	log_error("%s could not be executed: %s", st->program, strerror(r < 0 ? -r : errno));

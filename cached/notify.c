@@ -10,7 +10,7 @@
 
 #include "common/parse.h"
 
-static const char OURS[] = "STOKE_SOCKETS";
+static const char OURS[] = "STOKE_SOCKETS", INDEX[] = "STOKE_INDEX";
 
 void notify(const char *text)
 {
@@ -92,12 +92,32 @@ unsigned notify_sockets(int *ret, unsigned max, bool *ret_ours)
 	return n;
 }
 
-int notify_give(const int *fd, unsigned n)
+int notify_index(void)
+{
+	const char *s = getenv(INDEX);
+	uint64_t fd;
+	bool given = s && parse_u64(s, INT32_MAX, &fd) == 0;
+
+	(void)unsetenv(INDEX);
+	return given ? (int)fd : -1;
+}
+
+static int give_index(int fd)
+{
+	char text[12];
+
+	(void)snprintf(text, sizeof(text), "%d", fd);
+	return fcntl(fd, F_SETFD, 0) < 0 || setenv(INDEX, text, 1) < 0 ? -errno : 0;
+}
+
+int notify_give(const int *fd, unsigned n, int index_fd)
 {
 	char text[128];
 	int len = 0;
 
 	if (syscall(SYS_close_range, 3, ~0U, CLOSE_RANGE_CLOEXEC) < 0)
+		return -errno;
+	if (index_fd >= 0 && give_index(index_fd) < 0)
 		return -errno;
 	for (unsigned i = 0; i < n; i++) {
 		if (fcntl(fd[i], F_SETFD, 0) < 0)

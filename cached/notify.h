@@ -15,7 +15,10 @@ uint64_t notify_watchdog_us(void);
  * before in this process (notify_give; *ret_ours). ret: max descriptors. Asked once: the
  * environment is cleared. Returns how many */
 unsigned notify_sockets(int *ret, unsigned max, bool *ret_ours);
-/* leaves n sockets open for the program that is executed next, and closes all else then */
-int notify_give(const int *fd, unsigned n);
+/* The index that the program before wrote down (snapshot.h); -1: none. Asked once, as above */
+int notify_index(void);
+/* leaves n sockets and the index (-1: none) open for the program that is executed next, and closes
+ * all else then */
+int notify_give(const int *fd, unsigned n, int index_fd);
 
 #endif

@@ -53,15 +53,12 @@ static bool has_length(int dir, const char *name, const struct block_key *k)
 static int add(struct recovery *rc, const struct block_key *k)
 {
 	unsigned disk;
-	int r = index_begin(rc->ix, k);
+	int r = index_add(rc->ix, k, rc->disk->number, EVICT_ASKED);
 
 	if (r == -EEXIST && index_find(rc->ix, k, &disk) && disk == rc->disk->number)
 		return 0; /* stored by somebody while we look */
 	if (r < 0)
 		return r == -EBUSY ? 0 : r;
-	r = index_commit(rc->ix, k, rc->disk->number, EVICT_ASKED);
-	if (r < 0)
-		return r;
 	disk_used(rc->disk, disk_cost(k->size), true);
 	atomic_fetch_add_explicit(&rc->n, 1, memory_order_relaxed);
 	atomic_fetch_add_explicit(&rc->bytes, disk_cost(k->size), memory_order_relaxed);

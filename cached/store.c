@@ -332,6 +332,8 @@ static void store_free(struct store *s)
 	passed_free(s->passed);
 	pins_free(s->pins);
 	index_free(s->ix);
+	if (atomic_load_explicit(&s->unlooked, memory_order_acquire))
+		snapshot_free(s->conf.snapshot);
 	ring_free(s->placement);
 	cond_fini(&s->end);
 	mtx_fini(&s->lock);
@@ -423,8 +425,10 @@ int store_new(struct req_env *env, const struct store_conf *conf, struct store *
 	int r;
 
 	assert(conf->n_disks > 0 && conf->n_disks <= INDEX_DISKS_MAX);
-	if (!s)
+	if (!s) {
+		snapshot_free(conf->snapshot);
 		return -ENOMEM;
+	}
 	mtx_init(&s->lock);
 	cond_init(&s->end);
 	s->refs = 1;
@@ -432,6 +436,7 @@ int store_new(struct req_env *env, const struct store_conf *conf, struct store *
 	s->conf = *conf;
 	s->volume = conf->volume;
 	s->started_us = clock_us();
+	s->unlooked = conf->n_disks;
 	s->conf.disks = calloc(conf->n_disks, sizeof(struct disk *));
 	if (s->conf.disks)
 		memcpy(s->conf.disks, conf->disks, conf->n_disks * sizeof(struct disk *));

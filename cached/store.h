@@ -27,6 +27,7 @@
 #include "common/block/source.h"
 
 struct passed;
+struct snapshot;
 struct store;
 
 struct store_conf {
@@ -38,6 +39,7 @@ struct store_conf {
 	struct cluster_view *view; /* NULL: keeps everything */
 	const char *self;	   /* own member id, kept by pointer */
 	unsigned max_open;	   /* files kept open */
+	struct snapshot *snapshot; /* of the program before; taken over in any case; NULL: none */
 };
 
 /* Rebuilds the index from the disks: waits for that, but not for a disk that takes long; what it
@@ -47,6 +49,10 @@ void store_unref(struct store *s);
 /* Before the end, when no request is under way: ends the disks' threads, waits for them at most us.
  * false: one hangs in its disk, and nothing may be freed */
 bool store_stop(struct store *s, uint64_t us);
+/* For the program that goes on in this process: when what is on its way to the disks has come
+ * there, at most us, no more is kept, and the index is written down. The descriptor, or -1: nothing
+ * could be. Nothing may be done with s any more but by exec. */
+int store_hand_over(struct store *s, uint64_t us);
 /* Its two layers, each once and each with a reference of its own. 0 or -ENOMEM */
 int store_keep_new(struct store *s, struct source *next, struct source **ret);
 int store_top_new(struct store *s, struct source *next, struct source **ret);
@@ -68,7 +74,8 @@ void store_stat(struct store *s, struct msg_stat *ret);
 /* a walk over the keys of the blocks on the disks: index_each. Any thread, never waits */
 int store_each(struct store *s, uint64_t *io_cursor, struct block_key *ret, size_t max,
 	       size_t *ret_n);
-/* a get of req, which the store has not, would wait for a fetch that is under way. Any thread */
+/* a get of req, which the store has not, waits for a fetch that is under way (*ret_listed: there is
+ * one, but maybe not for him). Any thread */
 bool store_fetching(struct store *s, const struct block_req *req);
 /* who holds descriptors of its files; as long as s */
 struct passed *store_passed(struct store *s);

@@ -10,7 +10,7 @@
 #include "common/clock.h"
 #include "common/thread.h"
 
-enum { VERIFY_MAX = 64, START_WAIT_US = 5000000, MOVE_WAIT_US = 2000000 };
+enum { VERIFY_MAX = 64, START_WAIT_US = 5000000, MOVE_WAIT_US = 2000000, SHUT_US = 100000 };
 
 int store_place_disks(struct store *s)
 {
@@ -44,18 +44,45 @@ struct disk *store_disk_of(struct store *s, const struct block_key *k, bool hit)
 
 /* --- for the keepers --- */
 
+/* each disk may take what the program before left for it, once; the last one frees it */
+static int take_over(struct store *s, struct disk *d, const struct hash128 *volume,
+		     struct recover_stat *ret)
+{
+	struct snapshot *sn = s->conf.snapshot;
+	uint64_t began = clock_us();
+	int r = -ENOENT;
+
+	if (s->found[d->number].looked)
+		return r;
+	s->found[d->number].looked = true;
+	if (sn)
+		r = snapshot_recover(sn, d, s->ix, volume, ret);
+	if (atomic_fetch_sub_explicit(&s->unlooked, 1, memory_order_acq_rel) == 1)
+		snapshot_free(sn);
+	if (r == 0)
+		log_info("cache directory %s: %llu blocks taken over in %.3f s", d->dir,
+			 (unsigned long long)ret->blocks, (double)(clock_us() - began) / 1e6);
+	return r;
+}
+
 /* after the disk was away, what is on it is looked at anew: it may be another one by now */
 static int user_recover(struct disk *d, void *arg)
 {
 	struct store *s = arg;
 	struct hash128 volume = store_volume(s);
 	struct recover_stat found = {0};
-	int r = recover_disk(d, s->ix, &volume, RECOVER_LENGTHS_US, &found);
+	int r = take_over(s, d, &volume, &found);
 
+	if (r < 0)
+		r = recover_disk(d, s->ix, &volume, RECOVER_LENGTHS_US, &found);
 	if (r == 0)
 		r = store_pins_load(s, d);
 	if (r == 0)
+		r = snapshot_place(d, &s->found[d->number].place);
+	if (r == 0) {
 		d->checked = found.checked;
+		atomic_store_explicit(&s->found[d->number].complete, true, memory_order_release);
+	}
 	return r == -ESTALE ? -EAGAIN : r;
 }
 
@@ -88,7 +115,8 @@ static void user_clean(struct disk *d, void *arg)
 			 d->dir, n);
 	/* what start had no time for */
 	keep = store_volume(s);
-	(void)recover_lengths(d, &keep, d->checked, wrong_length, s);
+	if (recover_lengths(d, &keep, d->checked, wrong_length, s) == 0)
+		d->checked = RECOVER_DIRS;
 }
 
 void store_clean(struct store *s)
@@ -115,6 +143,7 @@ int store_move(struct store *s, const struct hash128 *volume)
 	index_reset(s->ix, volume);
 	pins_reset(s->pins, volume);
 	for (unsigned i = 0; i < s->conf.n_disks; i++) {
+		atomic_store_explicit(&s->found[i].complete, false, memory_order_relaxed);
 		atomic_store_explicit(&s->conf.disks[i]->used, 0, memory_order_relaxed);
 		atomic_store_explicit(&s->conf.disks[i]->blocks, 0, memory_order_relaxed);
 	}
@@ -160,6 +189,49 @@ int store_start_disks(struct store *s)
 		disk_use(s->conf.disks[i], &s->user);
 	wait_for_keepers(s, START_WAIT_US);
 	return 0;
+}
+
+/* true: all that was queued for the disks is done */
+static bool wait_idle(struct store *s, uint64_t us)
+{
+	const struct timespec ms = {.tv_nsec = 1000000};
+	uint64_t end = clock_us() + us;
+	bool idle;
+
+	do {
+		idle = true;
+		for (unsigned i = 0; idle && i < s->conf.n_disks; i++)
+			idle = disk_state(s->conf.disks[i]) == DISK_AWAY ||
+			       diskq_idle(s->conf.disks[i]->q[DISK_WRITES]);
+	} while (!idle && clock_us() < end && nanosleep(&ms, NULL) == 0);
+	return idle;
+}
+
+int store_hand_over(struct store *s, uint64_t us)
+{
+	struct snapshot_row rows[INDEX_DISKS_MAX];
+	struct hash128 volume = store_volume(s);
+	unsigned n = 0;
+	int fd = -1, r;
+
+	store_trim(s); /* what was pinned last is written */
+	(void)wait_idle(s, us);
+	for (unsigned i = 0; i < s->conf.n_disks; i++)
+		diskq_shut(s->conf.disks[i]->q[DISK_WRITES]);
+	(void)wait_idle(s, SHUT_US);
+	for (unsigned i = 0; i < s->conf.n_disks; i++) {
+		struct disk *d = s->conf.disks[i];
+
+		/* what a write that hangs leaves behind only its name tells */
+		if (disk_state(d) == DISK_WELL && diskq_idle(d->q[DISK_WRITES]) &&
+		    atomic_load_explicit(&s->found[i].complete, memory_order_acquire))
+			rows[n++] = (struct snapshot_row){s->found[i].place, i, d->checked};
+	}
+	r = n ? snapshot_write(s->ix, &volume, rows, n, &fd) : -EAGAIN;
+	if (r < 0)
+		log_warn("the index is not handed over (%s): it will be made of the names of files",
+			 strerror(-r));
+	return fd;
 }
 
 bool store_stop(struct store *s, uint64_t us)

@@ -8,6 +8,7 @@
 #include "cached/index.h"
 #include "cached/passed.h"
 #include "cached/pins.h"
+#include "cached/snapshot.h"
 #include "cached/store.h"
 #include "common/hashmap.h"
 #include "common/log.h"
@@ -24,6 +25,12 @@ struct store {
 	struct pins *pins;
 	struct ring *placement; /* of disks; NULL when there is one */
 	struct disk_user user;	/* for the disks' keepers */
+	struct {		/* its keeper's; main's, too, once nothing comes and goes */
+		struct snapshot_place place;
+		bool looked;	      /* into the snapshot: once */
+		atomic_bool complete; /* its blocks are in the index */
+	} found[INDEX_DISKS_MAX];
+	atomic_uint unlooked; /* disks that may still take the snapshot */
 	uint64_t started_us;
 	pthread_t watcher;
 	bool has_watcher;

@@ -24,6 +24,7 @@ struct slot {
 	struct disk_job *job; /* under lock */
 	/* the same; ending: the watcher is just telling the job's owner, late waits for that */
 	bool given_up, ending;
+	bool idle; /* waits for a job */
 	bool joined;
 	pthread_t thread;
 };
@@ -59,12 +60,14 @@ static struct disk_job *next_locked(struct diskq *q, struct slot *s) REQUIRES(q-
 {
 	struct list_node *n;
 
+	s->idle = true;
 	while (!(n = list_pop(&q->jobs))) {
 		if (q->closing)
 			return NULL;
 		cond_wait(&q->work, &q->lock);
 	}
 	q->waiting--;
+	s->idle = false;
 	s->job = container_of(n, struct disk_job, link);
 	s->given_up = false;
 	diskq_progress(s->job);
@@ -298,4 +301,16 @@ unsigned diskq_waiting(struct diskq *q)
 	n = q->waiting;
 	mtx_unlock(&q->lock);
 	return n;
+}
+
+bool diskq_idle(struct diskq *q)
+{
+	bool idle;
+
+	mtx_lock(&q->lock);
+	idle = q->waiting == 0;
+	for (unsigned i = 0; i < q->n_slots; i++)
+		idle = idle && q->slots[i].idle;
+	mtx_unlock(&q->lock);
+	return idle;
 }

@@ -55,5 +55,7 @@ struct diskq_look {
  * waited for more than queue_ticks. One thread */
 void diskq_watch(struct diskq *q, uint64_t run_ticks, uint64_t queue_ticks, struct diskq_look *ret);
 unsigned diskq_waiting(struct diskq *q);
+/* nothing is queued, and no thread is in a run, end or late */
+bool diskq_idle(struct diskq *q);
 
 #endif

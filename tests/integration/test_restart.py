@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Daemons restart under readers: nobody notices; with a hand-over of the sockets S3 does not either."""
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -96,6 +97,8 @@ def test_rolling_hand_over_asks_S3_nothing(group, rgw):
     # nobody was asked in vain, and nobody had to wait long
     assert readers.longest < 5
     assert all("goes on with 2 socket(s)" in d.text() for d in daemons)
+    for d in daemons:  # with the index of before, not one made of names
+        assert int(re.search(r"(\d+) blocks taken over", d.text())[1]) > 0
 
 
 def test_rolling_restart_is_not_noticed(group, rgw):

@@ -145,6 +145,7 @@ struct world {
 	bool uneven;
 	unsigned n_disks;
 	struct source_peer_conf peer; /* peers NULL: asks no other daemon */
+	struct snapshot *snapshot;    /* for the next world_open */
 };
 
 static inline int remove_one(const char *path, const struct stat *st, int flag, struct FTW *at)
@@ -179,7 +180,8 @@ static inline void world_open(struct world *w)
 			  .volume = w->volume,
 			  .policy = evict_loop_new,
 			  .counters = &w->counters,
-			  .max_open = 16},
+			  .max_open = 16,
+			  .snapshot = w->snapshot},
 	};
 
 	for (unsigned i = 0; i < w->n_disks; i++)
