@@ -128,7 +128,7 @@ $(B)/bench/%: $(B)/obj/bench/%.o $(call lib,cached) $(call libs_of,cmd)
 DEPS_BUILD := build-essential pkg-config libevent-dev libhiredis-dev libcurl4-openssl-dev libssl-dev libxxhash-dev \
 	libfuse3-dev fuse3 libjansson-dev liblz4-dev libzstd-dev zlib1g-dev
 DEPS_DEMO := redis-server radosgw ceph-mon ceph-osd ceph-common curl python3 python3-redis procps
-DEPS_CHECK := openssl libcmocka-dev clang clang-tidy clang-format cppcheck python3-pytest python3-pytest-timeout python3-boto3 \
+DEPS_CHECK := openssl libcmocka-dev clang clang-tidy clang-format cppcheck python3-pytest python3-pytest-timeout python3-pytest-xdist python3-boto3 \
 	python3-venv iproute2 attr acl
 DEPS_POSIX := libacl1-dev
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)

@@ -132,6 +132,19 @@ def step(name, *command, env=None):
     count(passed=r.returncode == 0, failed=r.returncode != 0)
 
 
+def chaos(build, mode, minutes=2, seed=1):
+    """the same faults each time; one test"""
+    if not make(build, mode, "all"):
+        return
+    t0 = time.time()
+    r = subprocess.run([sys.executable, "tests/chaos.py", "--minutes", str(minutes), "--seed", str(seed)], cwd=TOP, text=True,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
+                       env=dict(os.environ, STOKE_BIN=os.path.abspath(f"{build}/{mode}")))
+    print(r.stdout[-8000:] if r.returncode else r.stdout.strip().split("\n")[-1])
+    say(f"{'FAILED ' if r.returncode else ''}chaos, seed {seed}: {time.time() - t0:.0f} s")
+    count(passed=r.returncode == 0, failed=r.returncode != 0)
+
+
 def again(xml, env):
     """What failed is run once more, alone: clusters of processes on a machine that others use, too, miss a deadline now and
     then. What passes then is counted as passed, and named; what fails twice has failed."""
@@ -158,8 +171,9 @@ def integration(build, mode, args):
     t0 = time.time()
     xml = os.path.abspath(f"{build}/integration.xml")
     env = dict(os.environ, STOKE_BIN=os.path.abspath(f"{build}/{mode}"))
-    subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=300", f"--junitxml={xml}",
-                    "-o", "junit_family=xunit2", "tests/integration", *args], cwd=TOP, env=env)
+    # most of them wait most of the time: two at once, a file at a time
+    subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=300", "-n", "2", "--dist", "loadfile",
+                    f"--junitxml={xml}", "-o", "junit_family=xunit2", "tests/integration", *args], cwd=TOP, env=env)
     try:
         again(xml, env)
         suites = ET.parse(xml).getroot().iter("testsuite")
@@ -181,7 +195,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__)
     ap.add_argument("--build", default="build")
     ap.add_argument("--mode", default="debug", help="of --only units and --only fuzz")
-    ap.add_argument("--only", choices=["units", "fuzz", "lint", "analyze", "integration"])
+    ap.add_argument("--only", choices=["units", "fuzz", "lint", "analyze", "integration", "chaos"])
     ap.add_argument("args", nargs="*", help="handed to pytest")
     a = ap.parse_args()
     if a.only == "units":
@@ -194,6 +208,8 @@ def main():
         step("analyze", "make", "-s", "analyze")
     elif a.only == "integration":
         integration(a.build, a.mode, a.args)
+    elif a.only == "chaos":
+        chaos(a.build, a.mode)
     else:
         step("lint", sys.executable, "tests/lint.py")
         for mode in ("debug", "asan", "tsan"):
@@ -201,6 +217,7 @@ def main():
         fuzz(a.build, "asan")
         step("analyze", "make", "-s", "analyze")
         integration(a.build, "release", a.args)
+        chaos(a.build, "release")
     for note in NOTES:
         print(f"skipped: {note}")
     for name in ONCE:
