@@ -35,6 +35,7 @@ enum {
 	WAIT_LATER_US = 400000,
 	WAIT_MAX_US = 10000000,
 	WAIT_LATER_MAX_US = 20000000,
+	KNOCK_US = 500000, /* in a long pause: is somebody there again? */
 	FIRST_LEAST_US = 5000000,
 };
 
@@ -109,6 +110,7 @@ static void attempt(struct s3_slot *slot)
 	}
 	slot->begun = false;
 	slot->growing = false;
+	slot->tried_us = clock_us();
 	slot->answer = (struct s3_answer){.etag = ""};
 	str_reset(&slot->text);
 	r = s3_op_build(slot, k);
@@ -167,15 +169,30 @@ static int keep_or_forget(struct s3_slot *slot)
 	return 0;
 }
 
+/* refused or reset at once: no server is there */
+static bool is_nobody(const struct s3_slot *slot)
+{
+	return slot->x.status == 0 && clock_us() - slot->tried_us < KNOCK_US;
+}
+
 static void attempt_failed(struct s3_slot *slot, bool later)
 {
 	struct object_req *req = slot->req;
+	uint64_t pause;
 	int r;
 
-	slot->attempt++;
 	if (slot->s3->closing) {
 		end(slot, -ECANCELED);
 		return;
+	}
+	/* Where no server is, a long pause is broken by knocks, which cost nobody anything and do not
+	 * count: readers wait for it to be back. */
+	if (slot->owed_us && is_nobody(slot)) {
+		pause = slot->owed_us;
+	} else {
+		slot->attempt++;
+		pause = pause_us(slot->attempt, later);
+		object_retried(&slot->s3->base, later);
 	}
 	if (!may_retry(slot)) {
 		tell_tries(req, slot->attempt);
@@ -187,9 +204,12 @@ static void attempt_failed(struct s3_slot *slot, bool later)
 		end(slot, r);
 		return;
 	}
-	object_retried(&slot->s3->base, later);
-	loop_timer_start(&slot->wait,
-			 MIN(pause_us(slot->attempt, later), clock_left(req->deadline_us)));
+	slot->owed_us = 0;
+	if (pause > KNOCK_US && is_nobody(slot)) {
+		slot->owed_us = pause - KNOCK_US;
+		pause = KNOCK_US;
+	}
+	loop_timer_start(&slot->wait, MIN(pause, clock_left(req->deadline_us)));
 }
 
 static void wait_fired(struct loop_timer *t)
@@ -234,6 +254,7 @@ static void slot_take(struct s3_slot *slot, struct object_req *req)
 	slot->sums = req->priv;
 	req->priv = NULL;
 	slot->attempt = 0;
+	slot->owed_us = 0;
 	slot->shown = false;
 	slot->etag[0] = '\0';
 	slot->has_crc = false;

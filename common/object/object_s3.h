@@ -63,6 +63,8 @@ struct s3_slot {
 	struct s3_exchange x;
 	struct loop_timer wait; /* back-off */
 	unsigned attempt;	/* failed ones that count */
+	uint64_t tried_us;	/* the last one began */
+	uint64_t owed_us;	/* what is left of the pause, behind a knock */
 	/* the request as sent */
 	struct str url, headers, body;
 	struct s3_sums *sums;
