@@ -3,16 +3,21 @@
 """make chaos [MINUTES=10] [SEED=n]: five daemons and three mounts, each on a node of its own, under random faults, while readers
 compare every byte and writers read back what they wrote.
 
-Fails on a wrong byte, on any error, and on a read of more than 2 s while S3 could be reached. The seed gives the same faults in
-the same order (not the same timing). Ends with what happened: faults by kind, reads, bytes, the slowest."""
+Fails on a wrong byte, on any error, on a read of more than 2 s while S3 or an undisturbed member that holds the block could be
+reached, and on programs that end by themselves. When all is healed: every member is active again, each mount reads all files, each
+block on a disk is the object's, what happened was counted in metrics, memory and descriptors are within bounds. The seed gives the
+same faults in the same order (not the same timing). Ends with what happened: faults by kind, reads, bytes, the slowest."""
 import argparse
 import contextlib
+import json
 import mmap
 import multiprocessing
 import os
 import queue
 import random
+import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +29,7 @@ import lab as stoke_lab  # noqa: E402
 import netlab  # noqa: E402
 
 SLOW, SHOWN = 2.0, 0.3  # a failure; worth a look
+BACK_S, RSS_MIB, FDS_MORE = 15, 1024, 100  # until all are active again; of a process at most; descriptors more than before
 MIB = 1 << 20
 DAEMONS, MOUNTS = 5, 3
 
@@ -43,6 +49,41 @@ class Outages:
     def touches(self, since, until, after=1.0):
         """after: back-off of who was refused"""
         return any(s < until and (e is None or e + after > since) for s, e in self.spans)
+
+
+class Watch:
+    """counters of all processes, added up over their restarts; the most memory and descriptors each had"""
+
+    def __init__(self):
+        self.last, self.sums, self.rss, self.fds = {}, {}, {}, {}
+
+    def look(self, name, p):
+        try:
+            now = p.metrics()
+            self.rss[name] = max(self.rss.get(name, 0), p.rss_mib())
+            self.fds.setdefault(name, []).append(len(os.listdir(f"/proc/{p.pid}/fd")))
+        except (OSError, ValueError):
+            return
+        before = self.last.get(name, {})
+        for key, n in now.items():
+            self.sums[key] = self.sums.get(key, 0) + (n - before.get(key, 0) if n >= before.get(key, 0) else n)
+        self.last[name] = now
+
+    def of(self, *words):
+        """how often what all of these words are in happened"""
+        return sum(n for key, n in self.sums.items() if all(w in key for w in words))
+
+
+# kind of fault -> one of these must have been counted (words of a metric's name and labels)
+COUNTED = {
+    "kill": (("stoke_peer_connects_total", "failed"), ("stoke_peer_slow",)),
+    "freeze": (("stoke_peer_slow",), ("stoke_hedges",)),
+    "cable": (("stoke_peer_slow",), ("stoke_hedges",), ("stoke_peer_connects_total", "failed")),
+    "disk": (("stoke_cached_disk_errors",), ("stoke_cached_disk_given_up",), ("stoke_cached_disk_set_aside",), ("stoke_cached_disk_skipped",),
+             ("stoke_cached_blocks_damaged",)),
+    "drain": (("stoke_cached_moved_out",),),
+    "join": (("stoke_cached_moved_in",),),
+}
 
 
 class Worker:
@@ -82,7 +123,7 @@ class Worker:
         self.sum["reads"] += 1
         self.sum["bytes"] += got
         if t1 - t0 > SHOWN:
-            self.out.put(("slow", t0, t1, f"{name} at {off}"))
+            self.out.put(("slow", t0, t1, f"{name} at {off}, {got} bytes"))
 
     def reader(self, m):
         """O_DIRECT: every read comes to the mount"""
@@ -128,6 +169,9 @@ class Chaos:
         self.bad, self.slow, self.faults, self.sum = [], [], {}, {}
         self.s3_away, self.redis_away = Outages(), Outages()
         self.healing = []  # (when, what, fn): what ends a fault
+        self.busy, self.redis_is_away, self.s3_is_away = set(), False, False
+        self.disturbed = [Outages() for _ in range(DAEMONS)]
+        self.held = []  # an S3 outage each: what was on which disks when it began
         self.begun = time.monotonic()
 
     def now(self):
@@ -143,17 +187,27 @@ class Chaos:
 
     # --- the cluster ---
 
+    def format_flags(self):
+        flags = ["--block-size", f"{self.a.block_size}K", "--trash-days", "0", "--compress", self.a.compress]
+        if self.a.encrypt:
+            self.lab.env["JFS_RSA_PASSPHRASE"] = "open sesame"
+            key = f"{self.lab.folder}/key.pem"
+            stoke_lab.run(["openssl", "genrsa", "-aes256", "-passout", "pass:open sesame", "-out", key, "2048"])
+            flags += ["--encrypt-rsa-key", key]
+        return flags
+
     def build(self):
         lab = self.lab
-        lab.tls = lab.tls or self.a.tls
+        lab.tls = lab.tls or self.a.tls or self.a.encrypt
         self.redis = lab.redis(appendonly=True)
         self.rgw = lab.rgw()
         self.meta = self.redis.url(1)
-        lab.format(self.meta, "vol", self.rgw, "vol", flags=["--block-size", "1M", "--trash-days", "0"])
-        self.nodes = [lab.node() for _ in range(DAEMONS)]
+        lab.format(self.meta, "vol", self.rgw, "vol", flags=self.format_flags())
+        self.nodes = [lab.node() for _ in range(DAEMONS + 1)]
         self.disks = [lab.fault_fs(f"disk{i + 1}") for i in range(DAEMONS)]
-        self.daemons = [lab.daemon(self.meta, i + 1, node=node, cache_mib=self.a.cache_mib, cache_dirs=[self.disks[i].path])
-                        for i, node in enumerate(self.nodes)]
+        self.daemons = [lab.daemon(self.meta, i + 1, node=self.nodes[i], cache_mib=self.a.cache_mib, cache_dirs=[self.disks[i].path])
+                        for i in range(DAEMONS)]
+        self.sixth = None
         self.mounts = [lab.group_mount(self.meta, f"m{i + 1}", node=self.nodes[i], socket=self.daemons[i].socket,
                                        flags=["--buffer-size", "64"]) for i in range(MOUNTS)]
         self.files = {}
@@ -162,7 +216,43 @@ class Chaos:
             with open(self.mounts[i % MOUNTS].path(f"f{i}"), "wb") as f:
                 f.write(data)
             self.files[f"f{i}"] = data
-        time.sleep(1)
+        self.slices = {name: self.slices_of(name) for name in self.files}
+        self.watch = Watch()
+        self.look()
+
+    def slices_of(self, name):
+        """[(where in the file, length, slice, its size, where in the slice)]"""
+        inode = os.stat(self.mounts[0].path(name)).st_ino
+        return [(r[0], r[4], r[1], r[2], r[3]) for r in (struct.unpack(">IQIII", x) for x in self.redis.client(1).lrange(f"c{inode}_0", 0, -1))]
+
+    def blocks_of(self, name, off, n):
+        block, out = self.a.block_size << 10, set()
+        for pos, length, slice_id, size, at in self.slices[name]:
+            first, last = max(off, pos), min(off + n, pos + length) - 1
+            for b in range((first - pos + at) // block, (last - pos + at) // block + 1) if first <= last else ():
+                out.add(f"{slice_id}_{b}_{min(block, size - b * block)}")
+        return out
+
+    def on_disks(self):
+        """name of a block -> the daemons that have it, and one of the files"""
+        out = {}
+        for i, disk in enumerate(self.disks):
+            for folder, _, files in os.walk(disk.below):
+                for f in files:
+                    if re.fullmatch(r"\d+_\d+_\d+", f):
+                        out.setdefault(f, {})[i] = os.path.join(folder, f)
+        return out
+
+    # --- what the programs count ---
+
+    def programs(self):
+        daemons = [(f"d{i + 1}", d) for i, d in enumerate(self.daemons) if i not in self.busy]
+        return daemons + [(f"m{i + 1}", m) for i, m in enumerate(self.mounts)]
+
+    def look(self, only=None):
+        for k, (name, p) in enumerate(self.programs()):
+            if only is None or k == only % (DAEMONS + MOUNTS):
+                self.watch.look(name, p)
 
     # --- what the workers say ---
 
@@ -179,13 +269,29 @@ class Chaos:
 
     def judge(self):
         """no cable of a node with a mount is ever pulled: what a read may wait for is S3, when no member has the block"""
-        slow = sorted(((until - since, since - self.begun, what) for since, until, what in self.slow
-                       if not self.s3_away.touches(since, until)), reverse=True)
+        slow = sorted(((until - since, since - self.begun, what + self.had_it(since, until, what)) for since, until, what in self.slow
+                       if not self.s3_away.touches(since, until) or self.had_it(since, until, what)), reverse=True)
         for took, at, what in slow:
             if took > SLOW:
                 self.fail(f"{what}: took {took:.2f} s, at {at:.2f}")
         return f"{len(slow)} took more than {SHOWN} s, the slowest {slow[0][0]:.2f} s ({slow[0][2]}, at {slow[0][1]:.2f})" if slow \
             else f"all within {SHOWN} s"
+
+    def had_it(self, since, until, what):
+        """S3 was away: who was not disturbed and had all blocks of it; "" when nobody had one of them"""
+        if not self.s3_away.touches(since, until):
+            return ""
+        name, off, n = re.fullmatch(r"\S*/(\S+) at (\d+), (\d+) bytes", what).groups()
+        blocks, who = self.blocks_of(name, int(off), int(n)), set()
+        for (begin, end), held in zip(self.s3_away.spans, self.held):
+            if begin > until or (end and end + 1 < since):
+                continue
+            for b in blocks:
+                fit = [i for i in held.get(b, {}) if not self.disturbed[i].touches(begin - 6, until, 6)]
+                if not fit:
+                    return ""
+                who.update(fit)
+        return f" (S3 was away, but {', '.join(f'd{i + 1}' for i in sorted(who))} had it)" if who else ""
 
     # --- faults; each makes something wrong and says how long ---
 
@@ -197,16 +303,37 @@ class Chaos:
 
     def engage(self, i, seconds, what, fn):
         self.busy.add(i)
+        self.disturbed[i].begin()
 
         def heal():
-            fn()
-            self.busy.discard(i)
+            if fn() != "later":
+                self.settled(i)
         self.after(seconds, what, heal)
+
+    def settled(self, i):
+        self.busy.discard(i)
+        self.disturbed[i].end()
+
+    def start_again(self, i, since=None):
+        """what a daemon needs to start may be away: it is looked after now and then, until it is ready"""
+        d = self.daemons[i]
+        if since is None:
+            since = time.monotonic()
+            d.again(wait=False)
+        with contextlib.suppress(OSError):
+            stoke_lab.http_get(d.http, "/readyz", d.ip)
+            self.settled(i)
+            return "later"
+        if time.monotonic() - since < 60 and d.running():
+            self.after(0.1, None, lambda: self.start_again(i, since))
+        else:
+            self.fail(f"d{i + 1} was not ready within 60 s:\n{d.text()[-2000:]}")
+        return "later"
 
     def fault_kill(self):
         i, = self.pick()
         self.daemons[i].kill()
-        self.engage(i, self.rng.uniform(0.2, 7), f"d{i + 1} starts again", lambda: self.daemons[i].again())
+        self.engage(i, self.rng.uniform(0.2, 7), f"d{i + 1} starts again", lambda: self.start_again(i))
         return f"kill -9 d{i + 1}"
 
     def fault_restart(self):
@@ -214,7 +341,7 @@ class Chaos:
 
         def restart():
             self.daemons[i].stop()
-            self.daemons[i].again()
+            return self.start_again(i)
         self.engage(i, 0, f"d{i + 1} is stopped and started", restart)
         return f"restart d{i + 1}"
 
@@ -256,6 +383,57 @@ class Chaos:
         self.engage(i, 0.5, f"d{i + 1} was handed over", lambda: None)
         return f"SIGUSR2 d{i + 1}"
 
+    def fault_roll(self):
+        """all programs are replaced, one after the other"""
+        def step(i):
+            if i not in self.busy:
+                self.daemons[i].signal(signal.SIGUSR2)
+                self.engage(i, 0.5, None, lambda: None)
+            if i + 1 < DAEMONS:
+                self.after(0.7, f"SIGUSR2 d{i + 2}", lambda: step(i + 1))
+        step(0)
+        return "rolling restart: SIGUSR2 d1"
+
+    def fault_weight(self):
+        """started again with another weight"""
+        i, = self.pick()
+        weight = self.rng.choice((25, 50, 100, 200, 400))
+
+        def restart():
+            d = self.daemons[i]
+            d.stop()
+            d.start_argv = [x for x in d.start_argv if not x.startswith("--group-weight")] + [f"--group-weight={weight}"]
+            return self.start_again(i)
+        self.engage(i, 0, f"d{i + 1} is stopped, and started with weight {weight}", restart)
+        return f"weight {weight} for d{i + 1}"
+
+    def fault_join(self):
+        """a sixth member comes, and goes in one way or another"""
+        d = self.sixth
+        if self.redis_is_away or (d and d.running()):
+            return None
+        if d:
+            d.again(wait=False)
+        else:
+            self.sixth = d = self.lab.daemon(self.meta, DAEMONS + 1, node=self.nodes[DAEMONS], cache_mib=self.a.cache_mib)
+        how = self.rng.choice(("kill", "stop", "drain"))
+
+        def leave():
+            if how == "drain":
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.lab.stoke("drain", self.meta, f"{d.ip}:{d.port}", check=False, timeout=2)
+            d.kill() if how == "kill" else d.stop()
+        self.after(self.rng.uniform(1, 10), f"d{DAEMONS + 1} leaves: {how}", leave)
+        return f"d{DAEMONS + 1} joins"
+
+    def fault_blind(self):
+        """a node loses S3 or Redis, which all others reach"""
+        i = self.rng.randrange(DAEMONS)
+        what, address = self.rng.choice((("S3", netlab.S3), ("Redis", netlab.REDIS)))
+        self.nodes[i].drop(address)
+        self.after(self.rng.uniform(0.5, 4), f"node {i + 1} reaches {what}", lambda: self.nodes[i].drop(address, False))
+        return f"node {i + 1} loses {what}"
+
     def fault_drain(self):
         """asked to move all and leave, then stopped, and joins again later"""
         if self.redis_is_away:
@@ -270,7 +448,7 @@ class Chaos:
                 p.terminate()
             p.communicate()
             d.stop()
-            d.again()
+            return self.start_again(i)
         self.engage(i, self.rng.uniform(1, 6), f"d{i + 1} is stopped and joins again", heal)
         return f"drain d{i + 1}"
 
@@ -296,6 +474,7 @@ class Chaos:
         if self.s3_is_away:
             return None
         self.s3_is_away = True
+        self.held.append(self.on_disks())
         self.s3_away.begin()
         frozen = self.rng.random() < 0.5
         if frozen:
@@ -311,11 +490,17 @@ class Chaos:
         return "S3 SIGSTOP" if frozen else "kill -9 S3"
 
     def heal_due(self, everything=False):
-        for item in sorted(self.healing, key=lambda x: x[0]):
-            if everything or item[0] <= time.monotonic():
-                self.healing.remove(item)
-                self.say(item[1])
-                item[2]()
+        end = time.monotonic() + 70
+        while True:
+            for item in sorted(self.healing, key=lambda x: x[0]):
+                if everything or item[0] <= time.monotonic():
+                    self.healing.remove(item)
+                    if item[1]:
+                        self.say(item[1])
+                    item[2]()
+            if not everything or not self.healing or time.monotonic() > end:
+                return
+            time.sleep(0.02)
 
     def fault(self):
         if len(self.busy) >= DAEMONS - 2:
@@ -329,8 +514,7 @@ class Chaos:
     # --- the run ---
 
     def torment(self):
-        self.busy, self.redis_is_away, self.s3_is_away = set(), False, False
-        end = time.monotonic() + self.a.minutes * 60
+        end, looked, turn = time.monotonic() + self.a.minutes * 60, 0, 0
         try:
             while time.monotonic() < end and len(self.bad) < 20:
                 self.fault()
@@ -338,6 +522,10 @@ class Chaos:
                 while time.monotonic() < pause:
                     self.heal_due()
                     self.hear()
+                    now = time.monotonic()
+                    if now > looked + 0.3:
+                        looked, turn = now, turn + 1
+                        self.look(turn)
                     time.sleep(0.02)
         finally:
             self.heal_due(everything=True)
@@ -345,6 +533,7 @@ class Chaos:
     def run(self):
         self.build()
         self.begun = time.monotonic()
+        self.say(f"begun {time.time():.3f}")
         fork = multiprocessing.get_context("fork")
         self.out, stop = fork.Queue(), fork.Event()
         jobs = [(Worker.reader, m.dir) for m in self.mounts for _ in range(2)] + [(Worker.writer, self.mounts[0].dir)]
@@ -360,10 +549,95 @@ class Chaos:
             if not p.running():
                 self.fail(f"{p.log}: ended by itself:\n{p.text()[-2000:]}")
         reads = self.judge()
+        if all(p.running() for p in (*self.mounts, *self.daemons)):
+            self.healed()
         print(f"chaos: seed {self.a.seed}, {self.now():.0f} s; faults: {', '.join(f'{k} {n}' for k, n in sorted(self.faults.items()))}; "
               f"{self.sum.get('reads', 0)} reads, {self.sum.get('bytes', 0) / MIB:.0f} MiB, {reads}; "
               f"{self.sum.get('checkpoints', 0)} checkpoints; {len(self.bad)} failures", flush=True)
         return not self.bad
+
+    # --- when all is healed ---
+
+    def members(self):
+        groups = json.loads(self.lab.stoke("status", self.meta).stdout).get("Groups", [])
+        return [m for g in (groups.values() if isinstance(groups, dict) else groups) for m in g.get("Members", [])]
+
+    def healed(self):
+        begun = time.monotonic()
+        try:
+            stoke_lab.wait_for("active members", lambda: len(m := self.members()) == DAEMONS and
+                               all(x["State"] == "active" for x in m), BACK_S)
+            print(f"all members active {time.monotonic() - begun:.1f} s after the last fault")
+        except TimeoutError:
+            self.fail(f"not all members are active {BACK_S} s after the last fault: {json.dumps(self.members())}")
+        self.read_all()
+        self.compare_blocks()
+        self.look()
+        self.look_at_counters()
+        whole, ranged = self.rgw.gets(0, "vol")
+        blocks = {b for name, data in self.files.items() for b in self.blocks_of(name, 0, len(data))}
+        of_files = [k for k in whole + ranged if k.rsplit("/", 1)[1] in blocks]
+        print(f"S3 GETs: {len(whole)} whole, {len(ranged)} of ranges; {len(of_files)} of them for the {len(blocks)} blocks of the files that "
+              f"are read, the others for checkpoints")
+
+    def read_all(self):
+        n = 0
+        for m in self.mounts:
+            for name, data in self.files.items():
+                room = mmap.mmap(-1, 8 * MIB + 4096)
+                fd = os.open(m.path(name), os.O_RDONLY | os.O_DIRECT)
+                try:
+                    got = os.preadv(fd, [room], 0)
+                    while got < len(data) and (more := os.preadv(fd, [memoryview(room)[got:]], got)):
+                        got += more
+                finally:
+                    os.close(fd)
+                if room[:got] != data:
+                    self.fail(f"{m.path(name)}: wrong after everything was healed: {got} bytes of {len(data)}")
+                n += 1
+        print(f"{n} files read whole once more")
+
+    def compare_blocks(self):
+        """each block on a disk with the object, or, where objects are encoded, with the other disks'"""
+        plain, n, client = self.a.compress == "none" and not self.a.encrypt, 0, self.rgw.client()
+        for name, where in self.on_disks().items():
+            slice_id, _, size = (int(x) for x in name.split("_"))
+            want = None
+            if plain:
+                try:
+                    key = f"vol/chunks/{slice_id // 1000000}/{slice_id // 1000}/{name}"
+                    want = client.get_object(Bucket="vol", Key=key)["Body"].read()
+                except client.exceptions.NoSuchKey:
+                    pass  # a checkpoint that was replaced
+            for i, path in where.items():
+                try:
+                    with open(path, "rb") as f:
+                        got = f.read(size)
+                except FileNotFoundError:
+                    continue
+                want = got if want is None else want
+                n += 1
+                if got != want:
+                    self.fail(f"{path}: the block is damaged on the disk of d{i + 1}")
+        print(f"{n} blocks on disks compared")
+
+    def look_at_counters(self):
+        for kind, rows in COUNTED.items():
+            if self.faults.get(kind, 0) >= 3 and not sum(self.watch.of(*words) for words in rows):
+                self.fail(f"{self.faults[kind]} × {kind}, and none of {rows} was counted")
+        print("counted: " + ", ".join(f"{name} {self.watch.of(name):.0f}" for name in (
+            "stoke_hedges_total", "stoke_peer_slow_total", "stoke_peer_passed_total", "stoke_damaged_answers_total", "stoke_cached_blocks_damaged",
+            "stoke_cached_disk_errors", "stoke_cached_disk_given_up", "stoke_cached_disk_set_aside", "stoke_object_retries", "stoke_cached_moved_in",
+            "stoke_cached_moved_out", "stoke_cached_evictions")))
+        asan = "asan" in self.lab.bin
+        for name, most in self.watch.rss.items():
+            if most > RSS_MIB and not asan:
+                self.fail(f"{name} had {most:.0f} MiB of memory")
+        for name, n in self.watch.fds.items():
+            if name[0] == "m" and len(n) > 8 and n[-1] > max(n[:len(n) // 2]) + FDS_MORE:
+                self.fail(f"{name} has {n[-1]} descriptors open, {max(n[:len(n) // 2])} at most in the first half")
+        print("most memory, descriptors: " + ", ".join(f"{name} {most:.0f} MiB {max(self.watch.fds[name])}" for name, most in
+                                                       sorted(self.watch.rss.items())))
 
     def end_workers(self, workers):
         end = time.monotonic() + 90
@@ -386,6 +660,9 @@ def main():
     ap.add_argument("--calm", type=float, default=2.5, help="longest pause between two faults, in seconds")
     ap.add_argument("--pause", type=float, default=0.1, help="longest rest of a reader between two files, in seconds")
     ap.add_argument("--tls", action="store_true", help="TLS between the nodes")
+    ap.add_argument("--block-size", type=int, default=1024, help="KiB")
+    ap.add_argument("--compress", default="none", help="none, lz4, zstd")
+    ap.add_argument("--encrypt", action="store_true", help="an encrypted volume, over TLS")
     ap.add_argument("--files", type=int, default=60)
     ap.add_argument("--cache-mib", type=int, default=100)
     ap.add_argument("--folder", help="where everything lives, kept; default: a temporary one, kept when the run failed")

@@ -10,7 +10,8 @@ import subprocess
 
 import lab
 
-HUB = "10.77.0.1"
+HUB = "10.77.0.1"  # the test itself
+REDIS, S3 = "10.77.0.2", "10.77.0.3"  # what runs on the hub has addresses of its own, which a node may lose
 CLONE_NEWNET = 0x40000000
 
 
@@ -43,12 +44,14 @@ class Node:
         ip("link", "set", self.cable, "down" if on else "up")
 
     def drop(self, other, on=True):
-        """What this node sends to the other one is lost on the way (no answer of any kind comes), everything else arrives."""
+        """What this node sends to the other one (or to an address) is lost on the way (no answer of any kind comes), everything
+        else arrives."""
+        other = getattr(other, "ip", other)
         if on:
-            ip("-n", self.name, "neigh", "replace", other.ip, "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+            ip("-n", self.name, "neigh", "replace", other, "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
         else:
             with contextlib.suppress(RuntimeError):
-                ip("-n", self.name, "neigh", "del", other.ip, "dev", "eth0")
+                ip("-n", self.name, "neigh", "del", other, "dev", "eth0")
 
     def stop(self):
         subprocess.run(["ip", "netns", "del", self.name], check=False, capture_output=True)
@@ -65,7 +68,8 @@ class NetLab(lab.Lab):
         try:
             ip("link", "set", "lo", "up")
             ip("link", "add", "hub", "type", "bridge")
-            ip("addr", "add", f"{HUB}/24", "dev", "hub")
+            for address in (HUB, REDIS, S3):
+                ip("addr", "add", f"{address}/24", "dev", "hub")
             ip("link", "set", "hub", "up")
         except BaseException:
             self.leave()
@@ -76,10 +80,10 @@ class NetLab(lab.Lab):
         return self.nodes[-1]
 
     def redis(self, name="redis", **kw):
-        return super().redis(name, host=HUB, **kw)
+        return super().redis(name, host=REDIS, **kw)
 
     def rgw(self):
-        return self.add(lab.Rgw(f"{self.folder}/rgw", host=HUB))
+        return self.add(lab.Rgw(f"{self.folder}/rgw", host=S3))
 
     def leave(self):
         for node in self.nodes:
