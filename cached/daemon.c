@@ -591,6 +591,7 @@ static int join(struct daemon *d, struct member *self, struct str *err)
 		.group = d->conf.cache_group,
 		.consumer = d->conf.no_sharing,
 		.join_now = d->conf.join_now,
+		.counters = &d->counters,
 		.view = &d->view,
 		.generation = d->generation,
 		.moved = moved,

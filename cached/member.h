@@ -17,6 +17,7 @@ struct member_conf {
 	bool consumer;	   /* never a member */
 	bool join_now;	   /* active at once, without what the others hold */
 	struct member self;
+	struct counters *counters; /* NULL: nothing is counted */
 	struct cluster_view *view;
 	struct mover *mover;	      /* NULL: nothing is copied */
 	struct generation generation; /* of the volume, now */
