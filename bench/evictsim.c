@@ -394,7 +394,8 @@ static struct evict_node *s3_victim(struct evict *e)
 static const struct evict_ops plain_ops[] = {
 	{"FIFO", plain_admit, plain_add, fifo_hit, plain_remove, plain_victim, plain_free, NULL},
 	{"LRU", plain_admit, plain_add, lru_hit, plain_remove, plain_victim, plain_free, NULL},
-	{"2-random", plain_admit, random_add, random_hit, random_remove, random_victim, plain_free, NULL},
+	{"2-random", plain_admit, random_add, random_hit, random_remove, random_victim, plain_free,
+	 NULL},
 	{"SIEVE", plain_admit, plain_add, sieve_hit, plain_remove, sieve_victim, plain_free, NULL},
 	{"S3-FIFO", plain_admit, s3_add, s3_hit, s3_remove, s3_victim, plain_free, NULL},
 };

@@ -37,7 +37,7 @@ static uint64_t list_steps(struct store *s, const struct cluster *c, int member,
 
 			if (!cluster_on_path(c, &k[j], (uint32_t)member))
 				continue;
-			msg_list_key_encode(&key, body + *io_len);
+			msg_list_key_encode(&key, store_pinned(s, &k[j]), body + *io_len);
 			*io_len += MSG_LIST_KEY;
 		}
 		if (cursor == 0)

@@ -61,6 +61,7 @@ struct move {
 	struct mover *m;
 	struct block_key key;
 	struct peer *peer;
+	uint64_t until; /* pull: he has it pinned; 0: no */
 	bool push;
 };
 
@@ -317,22 +318,34 @@ static int pull(struct mover *m, const struct block_key *key, struct peer *p)
 	return r < 0 ? r : 1;
 }
 
+static int ask_fill(struct mover *m, struct peer *p, const struct block_key *key, uint64_t until)
+{
+	struct asked a = {
+		.call = {.op = OP_FILL, .quiet_us = FILL_US, .min_version = until ? 2 : 0}};
+	struct msg_fill fill = {.pins = until, .until = until};
+
+	block_key_to_msg(key, &fill.key);
+	a.call.head_len = msg_fill_encode(&fill, a.call.head);
+	return ask(m, p, &a, false);
+}
+
 static int push(struct mover *m, const struct block_key *key, struct peer *p)
 {
 	struct asked stat = {.call = {.op = OP_STAT, .quiet_us = STAT_US}};
-	struct asked fill = {.call = {.op = OP_FILL, .quiet_us = FILL_US}};
+	uint64_t until = store_pinned(m->conf.store, key);
 	int r;
 
 	key_head(&stat, key);
 	r = ask(m, p, &stat, false);
-	if (r != -ENOENT)
+	if (r != -ENOENT && !(r == 0 && until))
 		return r;
 	if (!store_has(m->conf.store, key)) /* evicted: he would ask the object store */
 		return 0;
 	if (!take_turn(m, key->size))
 		return -ECANCELED;
-	key_head(&fill, key);
-	r = ask(m, p, &fill, false);
+	r = ask_fill(m, p, key, until);
+	if (until && (r == -ENOSPC || r == -EPROTONOSUPPORT)) /* he has no room for pins */
+		r = ask_fill(m, p, key, 0);
 	return r < 0 ? r : 1;
 }
 
@@ -346,8 +359,12 @@ static void move_run(struct workq_job *job)
 {
 	struct move *v = container_of(job, struct move, job);
 	struct mover *m = v->m;
-	int r = v->push ? push(m, &v->key, v->peer) : pull(m, &v->key, v->peer);
 	struct counters *n = m->conf.counters;
+	int r;
+
+	if (v->until) /* before it is fetched, so that nothing takes it away in between */
+		store_pin_moved(m->conf.store, &v->key, v->until);
+	r = v->push ? push(m, &v->key, v->peer) : pull(m, &v->key, v->peer);
 
 	if (r > 0)
 		metric_add(v->push ? n->moved_out : n->moved_in, 1);
@@ -383,7 +400,8 @@ static bool pass_holds(const struct pass *p)
 	return holds;
 }
 
-static int hand_out(struct pass *p, const struct block_key *k, struct peer *peer, bool push)
+static int hand_out(struct pass *p, const struct block_key *k, struct peer *peer, bool push,
+		    uint64_t until)
 {
 	struct mover *m = p->m;
 	struct move *v = calloc(1, sizeof(*v));
@@ -391,7 +409,8 @@ static int hand_out(struct pass *p, const struct block_key *k, struct peer *peer
 
 	if (!v)
 		return -ENOMEM;
-	*v = (struct move){.job.fn = move_run, .m = m, .key = *k, .peer = peer, .push = push};
+	*v = (struct move){
+		.job.fn = move_run, .m = m, .key = *k, .peer = peer, .until = until, .push = push};
 	mtx_lock(&m->lock);
 	while (!m->stop && m->goal_nr == p->goal_nr && m->out >= WINDOW)
 		cond_wait(&m->changed, &m->lock);
@@ -426,14 +445,17 @@ static int pull_listed(struct pass *p, struct peer *peer, const uint8_t *b, size
 	for (; n > 0; b += MSG_LIST_KEY, n -= MSG_LIST_KEY) {
 		struct block_key k;
 		struct msg_key key;
+		uint64_t until;
 		int r;
 
-		if (msg_list_key_decode(b, n, &key) < 0)
+		if (msg_list_key_decode(b, n, &key, &until) < 0)
 			return -EPROTO;
 		block_key_init(&k, &volume, key.slice, key.index, key.size);
-		if (store_has(p->m->conf.store, &k))
+		if (store_has(p->m->conf.store, &k)) {
+			store_pin_moved(p->m->conf.store, &k, until);
 			continue;
-		r = hand_out(p, &k, peer, false);
+		}
+		r = hand_out(p, &k, peer, false, until);
 		if (r < 0)
 			return r;
 	}
@@ -533,7 +555,7 @@ static int push_one(struct pass *p, const struct block_key *k, int heir)
 	const struct member *to = &p->base->members[heir];
 	struct peer *peer = peers_get(p->m->conf.peers, to->addr, to->port);
 
-	return peer ? hand_out(p, k, peer, true) : -ENOMEM;
+	return peer ? hand_out(p, k, peer, true, 0) : -ENOMEM;
 }
 
 static void pass_push(struct pass *p)

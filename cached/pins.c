@@ -221,14 +221,16 @@ int pins_set(struct pins *p, unsigned disk, const struct block_key *k, uint64_t 
 	return r;
 }
 
-bool pins_has(struct pins *p, const struct block_key *k)
+uint64_t pins_until(struct pins *p, const struct block_key *k)
 {
-	bool has;
+	struct pin *pin;
+	uint64_t until;
 
 	mtx_lock(&p->lock);
-	has = find_locked(p, k);
+	pin = find_locked(p, k);
+	until = pin ? pin->until : 0;
 	mtx_unlock(&p->lock);
-	return has;
+	return until;
 }
 
 struct expiry {

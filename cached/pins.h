@@ -39,7 +39,8 @@ void pins_reset(struct pins *p, const struct hash128 *volume);
  * another volume; -ENOMEM. Never waits; a flush makes it last. */
 int pins_set(struct pins *p, unsigned disk, const struct block_key *k, uint64_t until, uint64_t now,
 	     uint64_t most, bool *ret_was);
-bool pins_has(struct pins *p, const struct block_key *k);
+/* 0: it is not pinned */
+uint64_t pins_until(struct pins *p, const struct block_key *k);
 /* takes out at most max blocks whose date is over at now; returns how many */
 size_t pins_expired(struct pins *p, uint64_t now, struct block_key *ret, size_t max);
 void pins_stat(struct pins *p, struct pins_stat *ret);

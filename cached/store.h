@@ -74,6 +74,11 @@ void store_stat(struct store *s, struct msg_stat *ret);
 /* a walk over the keys of the blocks on the disks: index_each. Any thread, never waits */
 int store_each(struct store *s, uint64_t *io_cursor, struct block_key *ret, size_t max,
 	       size_t *ret_n);
+/* until when a block is pinned, in unix seconds; 0: it is not. Any thread */
+uint64_t store_pinned(struct store *s, const struct block_key *k);
+/* another member held the block pinned until then: here, too, unless it is for longer, or too much
+ * is pinned already (counted). Any thread, never waits */
+void store_pin_moved(struct store *s, const struct block_key *k, uint64_t until);
 /* a get of req, which the store has not, waits for a fetch that is under way (*ret_listed: there is
  * one, but maybe not for him). Any thread */
 bool store_fetching(struct store *s, const struct block_req *req);

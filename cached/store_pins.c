@@ -21,9 +21,9 @@ void store_pin_align(struct store *s, const struct block_key *k)
 	bool pinned;
 
 	do { /* until nobody changed the table meanwhile */
-		pinned = pins_has(s->pins, k);
+		pinned = pins_until(s->pins, k);
 		(void)index_pin(s->ix, k, pinned);
-	} while (pins_has(s->pins, k) != pinned);
+	} while ((pins_until(s->pins, k) != 0) != pinned);
 }
 
 static void show(struct store *s)
@@ -50,28 +50,52 @@ static void refuse(struct store *s, struct block_req *req, const struct disk *d,
 		 SHARE, (unsigned long long)(d->capacity / 100 * SHARE >> 20));
 }
 
+/* the disk whose file knows of the pin; NULL: none takes any */
+static struct disk *disk_for(struct store *s, const struct block_key *k)
+{
+	unsigned i;
+
+	return index_where(s->ix, k, &i) ? s->conf.disks[i] : store_choose_disk(s, k);
+}
+
+static int set(struct store *s, const struct disk *d, const struct block_key *k, uint64_t until,
+	       uint64_t now)
+{
+	int r = pins_set(s->pins, d->number, k, until, now, d->capacity / 100 * SHARE, NULL);
+
+	if (r == 0)
+		store_pin_align(s, k);
+	return r;
+}
+
+uint64_t store_pinned(struct store *s, const struct block_key *k)
+{
+	return pins_until(s->pins, k);
+}
+
+void store_pin_moved(struct store *s, const struct block_key *k, uint64_t until)
+{
+	struct disk *d = until > pins_until(s->pins, k) ? disk_for(s, k) : NULL;
+
+	if (d && set(s, d, k, until, today()) == -ENOSPC)
+		metric_add(s->conf.counters->pins_refused, 1);
+}
+
 bool store_pin(struct store *s, struct block_req *req)
 {
 	uint64_t now = today();
-	struct disk *d;
-	unsigned i;
+	struct disk *d = disk_for(s, &req->key);
 	int r;
 
-	if (index_where(s->ix, &req->key, &i))
-		d = s->conf.disks[i];
-	else
-		d = store_choose_disk(s, &req->key);
 	if (!d) {
 		req_done(req, -EBUSY);
 		return true;
 	}
-	r = pins_set(s->pins, d->number, &req->key, req->pin_until, now, d->capacity / 100 * SHARE,
-		     NULL);
+	r = set(s, d, &req->key, req->pin_until, now);
 	if (r < 0) {
 		refuse(s, req, d, r);
 		return true;
 	}
-	store_pin_align(s, &req->key);
 	show(s);
 	if (req->pin_until > now)
 		return false;

@@ -183,14 +183,15 @@ ssize_t msg_list_decode(const uint8_t *p, size_t n, struct msg_list *ret)
 	return MSG_LIST;
 }
 
-void msg_list_key_encode(const struct msg_key *k, uint8_t p[MSG_LIST_KEY])
+void msg_list_key_encode(const struct msg_key *k, uint64_t until, uint8_t p[MSG_LIST_KEY])
 {
 	put64(p, k->slice);
 	put32(p + 8, k->index);
 	put32(p + 12, k->size);
+	put64(p + 16, until);
 }
 
-ssize_t msg_list_key_decode(const uint8_t *p, size_t n, struct msg_key *ret)
+ssize_t msg_list_key_decode(const uint8_t *p, size_t n, struct msg_key *ret, uint64_t *ret_until)
 {
 	uint32_t size;
 
@@ -202,6 +203,7 @@ ssize_t msg_list_key_decode(const uint8_t *p, size_t n, struct msg_key *ret)
 	ret->slice = get64(p);
 	ret->index = get32(p + 8);
 	ret->size = size;
+	*ret_until = get64(p + 16);
 	return MSG_LIST_KEY;
 }
 

@@ -23,7 +23,7 @@ enum {
 	MSG_STAT_1 = 64, /* in version 1 */
 	MSG_LIST = 20,
 	MSG_LIST_HEAD = 8, /* of an answer to LIST, then keys */
-	MSG_LIST_KEY = 16,
+	MSG_LIST_KEY = 24,
 	MSG_REASON_MAX = 1024,
 };
 
@@ -70,7 +70,7 @@ struct msg_stat {
 
 /* LIST: the walk's cursor (0: from the start), the weight that the asking member has,
  * and XXH3-64 of its id. Answer: the next cursor (0: that was all), then keys without their volume,
- * which is the connection's. */
+ * which is the connection's, each with the date until which it is pinned (0: it is not). */
 struct msg_list {
 	uint64_t cursor, member;
 	uint32_t weight;
@@ -96,9 +96,9 @@ size_t msg_welcome_encode(const struct msg_welcome *w, uint8_t p[MSG_HELLO_MAX])
 ssize_t msg_welcome_decode(const uint8_t *p, size_t n, struct msg_welcome *ret);
 void msg_list_encode(const struct msg_list *l, uint8_t p[MSG_LIST]);
 ssize_t msg_list_decode(const uint8_t *p, size_t n, struct msg_list *ret);
-void msg_list_key_encode(const struct msg_key *k, uint8_t p[MSG_LIST_KEY]);
+void msg_list_key_encode(const struct msg_key *k, uint64_t until, uint8_t p[MSG_LIST_KEY]);
 /* ret's volume is left alone. Refuses what msg_key_decode refuses */
-ssize_t msg_list_key_decode(const uint8_t *p, size_t n, struct msg_key *ret);
+ssize_t msg_list_key_decode(const uint8_t *p, size_t n, struct msg_key *ret, uint64_t *ret_until);
 size_t msg_stat_encode(const struct msg_stat *s, uint8_t p[MSG_STAT]);
 /* also the shorter one of version 1: nothing is pinned then */
 ssize_t msg_stat_decode(const uint8_t *p, size_t n, struct msg_stat *ret);

@@ -46,8 +46,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		}
 		break;
 	case 4:
-		if ((used = msg_list_key_decode(data, n, &k)) > 0) {
-			msg_list_key_encode(&k, p);
+		if ((used = msg_list_key_decode(data, n, &k, &id)) > 0) {
+			msg_list_key_encode(&k, id, p);
 			assert(memcmp(p, data, (size_t)used) == 0);
 		}
 		break;

@@ -6,6 +6,7 @@
 #include "cached/mover.h"
 
 enum { NODES = 3, KEYS = 60 };
+#define FAR_AWAY UINT64_C(4000000000)
 
 struct node {
 	char id[8];
@@ -143,6 +144,20 @@ static void node_fill(struct node *n, const struct block_key *k)
 	req_free(req);
 }
 
+/* every third key is pinned: where it is held now */
+static void node_pin(struct node *n, const struct block_key *k)
+{
+	struct block_req *req = req_new(&n->w->env, k, 0, k->size, REQ_FILL | REQ_PIN, POOL_DEMAND);
+	struct waited x;
+
+	assert_non_null(req);
+	req->pin_until = FAR_AWAY;
+	waited_begin(&x);
+	source_get(n->w->chain, req, waited_done, &x);
+	assert_int_equal(waited_end(&x), 0);
+	req_free(req);
+}
+
 static void goal(struct node *n, unsigned tasks, bool leave)
 {
 	const struct mover_goal g = {.tasks = tasks, .weight = 100, .leave = leave};
@@ -181,6 +196,8 @@ static void a_new_member_gets_its_keys_from_the_others_alone(void **state)
 		struct block_key k = key_of(&volume_a, 1 + i, BLOCK);
 
 		node_fill(&g.node[on_path(&g.node[1], &k)], &k);
+		if (i % 3 == 0)
+			node_pin(&g.node[on_path(&g.node[1], &k)], &k);
 	}
 	assert_int_equal(group_gets(&g), KEYS);
 	g.state[2] = MEMBER_JOINING;
@@ -193,6 +210,8 @@ static void a_new_member_gets_its_keys_from_the_others_alone(void **state)
 
 		assert_int_equal(store_has(g.node[2].w->store, &k), on_path(&g.node[2], &k));
 		mine += on_path(&g.node[2], &k);
+		assert_int_equal(store_pinned(g.node[2].w->store, &k),
+				 i % 3 == 0 && on_path(&g.node[2], &k) ? FAR_AWAY : 0);
 	}
 	assert_true(mine > KEYS / 6 && mine < KEYS / 2);
 	assert_int_equal(group_gets(&g), KEYS);
@@ -218,6 +237,10 @@ static void who_leaves_hands_on_what_it_holds(void **state)
 		struct block_key k = key_of(&volume_a, 1 + i, BLOCK);
 
 		node_fill(&g.node[1], &k);
+		if (i % 3 == 0)
+			node_pin(&g.node[1], &k);
+		if (i % 6 == 0 && on_path(&g.node[1], &k)) /* has it, and is to pin it */
+			node_fill(&g.node[0], &k);
 	}
 	assert_int_equal(group_gets(&g), KEYS);
 	goal(&g.node[1], MOVER_PUSH, true);
@@ -227,9 +250,12 @@ static void who_leaves_hands_on_what_it_holds(void **state)
 	for (unsigned i = 0; i < KEYS; i++) {
 		struct block_key k = key_of(&volume_a, 1 + i, BLOCK);
 
-		if (on_path(&g.node[1], &k))
-			assert_true(store_has(g.node[0].w->store, &k) ||
-				    store_has(g.node[2].w->store, &k));
+		if (!on_path(&g.node[1], &k))
+			continue;
+		assert_true(store_has(g.node[0].w->store, &k) || store_has(g.node[2].w->store, &k));
+		assert_int_equal(MAX(store_pinned(g.node[0].w->store, &k),
+				     store_pinned(g.node[2].w->store, &k)),
+				 i % 3 == 0 ? FAR_AWAY : 0);
 	}
 	assert_int_equal(group_gets(&g), KEYS);
 	group_stop(&g);

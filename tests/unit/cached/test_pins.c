@@ -73,7 +73,7 @@ static bool has(struct pins *p, uint64_t slice)
 {
 	struct block_key k = key(slice);
 
-	return pins_has(p, &k);
+	return pins_until(p, &k) != 0;
 }
 
 static uint64_t count(struct pins *p)
