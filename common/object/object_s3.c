@@ -35,7 +35,7 @@ enum {
 	WAIT_LATER_US = 400000,
 	WAIT_MAX_US = 10000000,
 	WAIT_LATER_MAX_US = 20000000,
-	KNOCK_US = 500000, /* in a long pause: is somebody there again? */
+	KNOCK_US = 500000, /* the longest pause where nobody answers the door */
 	FIRST_LEAST_US = 5000000,
 };
 
@@ -95,8 +95,8 @@ static void attempt(struct s3_slot *slot)
 	int r;
 
 	if (clock_left(slot->req->deadline_us) == 0) {
-		if (slot->attempt)
-			tell_tries(slot->req, slot->attempt);
+		if (slot->attempt + slot->knocks)
+			tell_tries(slot->req, slot->attempt + slot->knocks);
 		end(slot, -ETIMEDOUT);
 		return;
 	}
@@ -169,10 +169,16 @@ static int keep_or_forget(struct s3_slot *slot)
 	return 0;
 }
 
-/* refused or reset at once: no server is there */
+/* Refused or reset at once: no server is there. To knock again costs nobody anything and is none of
+ * the attempts: reads go on until their deadline, uploads as long as they persist, and notice at
+ * once that it is back. */
 static bool is_nobody(const struct s3_slot *slot)
 {
-	return slot->x.status == 0 && clock_us() - slot->tried_us < KNOCK_US;
+	const struct object_req *req = slot->req;
+	uint64_t now = clock_us();
+
+	return slot->x.status == 0 && now - slot->tried_us < KNOCK_US &&
+	       (req->deadline_us || (req->persist_us && now < req->start_us + req->persist_us));
 }
 
 static void attempt_failed(struct s3_slot *slot, bool later)
@@ -185,17 +191,15 @@ static void attempt_failed(struct s3_slot *slot, bool later)
 		end(slot, -ECANCELED);
 		return;
 	}
-	/* Where no server is, a long pause is broken by knocks, which cost nobody anything and do not
-	 * count: readers wait for it to be back. */
-	if (slot->owed_us && is_nobody(slot)) {
-		pause = slot->owed_us;
+	if (is_nobody(slot)) {
+		slot->knocks++;
+		pause = MIN(pause_us(slot->knocks, false), (uint64_t)KNOCK_US);
 	} else {
 		slot->attempt++;
 		pause = pause_us(slot->attempt, later);
-		object_retried(&slot->s3->base, later);
 	}
 	if (!may_retry(slot)) {
-		tell_tries(req, slot->attempt);
+		tell_tries(req, slot->attempt + slot->knocks);
 		end(slot, -EIO);
 		return;
 	}
@@ -204,11 +208,7 @@ static void attempt_failed(struct s3_slot *slot, bool later)
 		end(slot, r);
 		return;
 	}
-	slot->owed_us = 0;
-	if (pause > KNOCK_US && is_nobody(slot)) {
-		slot->owed_us = pause - KNOCK_US;
-		pause = KNOCK_US;
-	}
+	object_retried(&slot->s3->base, later);
 	loop_timer_start(&slot->wait, MIN(pause, clock_left(req->deadline_us)));
 }
 
@@ -230,7 +230,7 @@ static void exchange_done(struct s3_exchange *x, int r)
 	switch (s3_op_judge(slot, r, &status)) {
 	case S3_END:
 		if (status == -ETIMEDOUT)
-			tell_tries(slot->req, slot->attempt + 1);
+			tell_tries(slot->req, slot->attempt + slot->knocks + 1);
 		end(slot, status);
 		break;
 	case S3_AGAIN:
@@ -254,7 +254,7 @@ static void slot_take(struct s3_slot *slot, struct object_req *req)
 	slot->sums = req->priv;
 	req->priv = NULL;
 	slot->attempt = 0;
-	slot->owed_us = 0;
+	slot->knocks = 0;
 	slot->shown = false;
 	slot->etag[0] = '\0';
 	slot->has_crc = false;

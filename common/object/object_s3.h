@@ -64,7 +64,7 @@ struct s3_slot {
 	struct loop_timer wait; /* back-off */
 	unsigned attempt;	/* failed ones that count */
 	uint64_t tried_us;	/* the last one began */
-	uint64_t owed_us;	/* what is left of the pause, behind a knock */
+	unsigned knocks;	/* those that do not */
 	/* the request as sent */
 	struct str url, headers, body;
 	struct s3_sums *sums;
