@@ -17,6 +17,7 @@ struct files {
 	struct mtx lock;
 	struct hashmap map;
 	struct list_node ages;
+	struct list_node unused; /* blob_file.link: to be closed */
 	unsigned max;
 };
 
@@ -35,6 +36,7 @@ int files_new(unsigned max, struct files **ret)
 	}
 	mtx_init(&f->lock);
 	list_init(&f->ages);
+	list_init(&f->unused);
 	f->max = max;
 	*ret = f;
 	return 0;
@@ -125,6 +127,31 @@ void files_drop(struct files *f, const struct block_key *k)
 	} while (o && !k);
 }
 
+void files_later(struct files *f, struct blob_file *file)
+{
+	mtx_lock(&f->lock);
+	list_add_tail(&f->unused, &file->link);
+	mtx_unlock(&f->lock);
+}
+
+void files_close(struct files *f, const void *arg)
+{
+	struct list_node out, *n, *next;
+
+	list_init(&out);
+	mtx_lock(&f->lock);
+	list_for_each_safe(n, next, &f->unused)
+	{
+		if (arg && container_of(n, struct blob_file, link)->arg != arg)
+			continue;
+		list_del(n);
+		list_add_tail(&out, n);
+	}
+	mtx_unlock(&f->lock);
+	while ((n = list_pop(&out)))
+		blob_file_close(container_of(n, struct blob_file, link));
+}
+
 void files_drop_of(struct files *f, const void *arg)
 {
 	struct list_node out, *n, *next;
@@ -143,6 +170,7 @@ void files_drop_of(struct files *f, const void *arg)
 	mtx_unlock(&f->lock);
 	while ((n = list_pop(&out)))
 		open_file_free(container_of(n, struct open_file, age));
+	files_close(f, arg);
 }
 
 void files_free(struct files *f)
@@ -150,6 +178,7 @@ void files_free(struct files *f)
 	if (!f)
 		return;
 	files_drop(f, NULL);
+	files_close(f, NULL);
 	hashmap_fini(&f->map);
 	mtx_fini(&f->lock);
 	free(f);

@@ -20,7 +20,13 @@ void files_put(struct files *f, const struct block_key *k, struct blob_file *fil
 /* the block is being removed, or (NULL) all of them */
 void files_drop(struct files *f, const struct block_key *k);
 
-/* all whose file was made with this arg (blob.h). Closing waits for the disk */
+/* all whose file was made with this arg (blob.h), and what waits to be closed. Closing waits for
+ * the disk */
 void files_drop_of(struct files *f, const void *arg);
+/* file has no reference left, and here is not the place to wait for its disk: until the next
+ * files_close. Never waits */
+void files_later(struct files *f, struct blob_file *file);
+/* closes those that were made with arg (NULL: all). Waits for the disk */
+void files_close(struct files *f, const void *arg);
 
 #endif

@@ -4,6 +4,8 @@
  * what comes and goes, store_disks.c what is done about the disks). */
 #include "cached/store.h"
 
+#include <sys/stat.h>
+
 #include "cached/store_inner.h"
 #include "common/block/blockfile.h"
 #include "common/clock.h"
@@ -107,6 +109,25 @@ void store_drop_damaged(struct store *s, const struct block_key *k, const char *
 			 what, suppressed);
 }
 
+static struct disk *disk_of(const struct blob *b)
+{
+	return ((struct store_disk *)b->file->arg)->disk;
+}
+
+/* In any thread, also in a loop: who closes a file that was removed meanwhile frees its space, and
+ * waits for the disk. */
+static void used_last(struct blob_file *f, void *arg)
+{
+	struct store_disk *sd = arg;
+	struct stat st;
+
+	if (!atomic_load_explicit(&sd->store->ends, memory_order_acquire) &&
+	    (disk_state(sd->disk) != DISK_WELL || (fstat(f->fd, &st) == 0 && st.st_nlink == 0)))
+		files_later(sd->store->files, f);
+	else
+		blob_file_close(f);
+}
+
 /* opens the block's file, and keeps it open for others. In a disk's thread */
 static int open_block(struct store *s, struct disk *d, const struct block_key *k,
 		      struct blob_file **ret)
@@ -116,7 +137,7 @@ static int open_block(struct store *s, struct disk *d, const struct block_key *k
 
 	if (r < 0)
 		return r;
-	file = blob_file_new(fd, NULL, d);
+	file = blob_file_new(fd, used_last, &s->disk[d->number]);
 	if (!file) {
 		(void)close(fd);
 		return -ENOMEM;
@@ -437,6 +458,8 @@ int store_new(struct req_env *env, const struct store_conf *conf, struct store *
 	s->volume = conf->volume;
 	s->started_us = clock_us();
 	s->unlooked = conf->n_disks;
+	for (unsigned i = 0; i < conf->n_disks; i++)
+		s->disk[i] = (struct store_disk){.store = s, .disk = conf->disks[i]};
 	s->conf.disks = calloc(conf->n_disks, sizeof(struct disk *));
 	if (s->conf.disks)
 		memcpy(s->conf.disks, conf->disks, conf->n_disks * sizeof(struct disk *));
@@ -512,7 +535,7 @@ int store_push(struct store *s, const struct block_key *k, struct disk_job *j)
 
 int store_push_read(const struct blob *b, struct disk_job *j)
 {
-	struct disk *d = b->file->arg;
+	struct disk *d = disk_of(b);
 
 	return diskq_push(d->q[DISK_READS], j);
 }
@@ -532,7 +555,7 @@ int store_file(struct store *s, const struct block_key *k, struct blob_file **re
 
 void store_failed(struct store *s, const struct block_key *k, const struct blob *b, int r)
 {
-	disk_result(b->file->arg, DISK_READS, r == -EBADMSG ? 0 : r, 0);
+	disk_result(disk_of(b), DISK_READS, r == -EBADMSG ? 0 : r, 0);
 	if (r == -EBADMSG || r == -EIO) /* one bad place is not the whole disk */
 		store_drop_damaged(s, k, r == -EIO ? "not to be read" : "cut short");
 }
@@ -549,7 +572,7 @@ int store_touch(struct store *s, const struct block_key *k, const struct blob *b
 	while (n < 0 && errno == EINTR);
 	r = n < 0 ? -errno : n == 0 ? -EBADMSG : 0;
 	if (r == 0)
-		disk_result(b->file->arg, DISK_READS, 0, clock_us() - began);
+		disk_result(disk_of(b), DISK_READS, 0, clock_us() - began);
 	else
 		store_failed(s, k, b, r);
 	return r;

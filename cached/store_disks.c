@@ -52,9 +52,9 @@ static int take_over(struct store *s, struct disk *d, const struct hash128 *volu
 	uint64_t began = clock_us();
 	int r = -ENOENT;
 
-	if (s->found[d->number].looked)
+	if (s->disk[d->number].looked)
 		return r;
-	s->found[d->number].looked = true;
+	s->disk[d->number].looked = true;
 	if (sn)
 		r = snapshot_recover(sn, d, s->ix, volume, ret);
 	if (atomic_fetch_sub_explicit(&s->unlooked, 1, memory_order_acq_rel) == 1)
@@ -78,10 +78,10 @@ static int user_recover(struct disk *d, void *arg)
 	if (r == 0)
 		r = store_pins_load(s, d);
 	if (r == 0)
-		r = snapshot_place(d, &s->found[d->number].place);
+		r = snapshot_place(d, &s->disk[d->number].place);
 	if (r == 0) {
 		d->checked = found.checked;
-		atomic_store_explicit(&s->found[d->number].complete, true, memory_order_release);
+		atomic_store_explicit(&s->disk[d->number].complete, true, memory_order_release);
 	}
 	return r == -ESTALE ? -EAGAIN : r;
 }
@@ -90,7 +90,7 @@ static void user_away(struct disk *d, void *arg)
 {
 	struct store *s = arg;
 
-	files_drop_of(s->files, d);
+	files_drop_of(s->files, &s->disk[d->number]);
 }
 
 static void wrong_length(const struct block_key *k, void *arg)
@@ -143,7 +143,7 @@ int store_move(struct store *s, const struct hash128 *volume)
 	index_reset(s->ix, volume);
 	pins_reset(s->pins, volume);
 	for (unsigned i = 0; i < s->conf.n_disks; i++) {
-		atomic_store_explicit(&s->found[i].complete, false, memory_order_relaxed);
+		atomic_store_explicit(&s->disk[i].complete, false, memory_order_relaxed);
 		atomic_store_explicit(&s->conf.disks[i]->used, 0, memory_order_relaxed);
 		atomic_store_explicit(&s->conf.disks[i]->blocks, 0, memory_order_relaxed);
 	}
@@ -224,8 +224,8 @@ int store_hand_over(struct store *s, uint64_t us)
 
 		/* what a write that hangs leaves behind only its name tells */
 		if (disk_state(d) == DISK_WELL && diskq_idle(d->q[DISK_WRITES]) &&
-		    atomic_load_explicit(&s->found[i].complete, memory_order_acquire))
-			rows[n++] = (struct snapshot_row){s->found[i].place, i, d->checked};
+		    atomic_load_explicit(&s->disk[i].complete, memory_order_acquire))
+			rows[n++] = (struct snapshot_row){s->disk[i].place, i, d->checked};
 	}
 	r = n ? snapshot_write(s->ix, &volume, rows, n, &fd) : -EAGAIN;
 	if (r < 0)
@@ -248,6 +248,7 @@ bool store_stop(struct store *s, uint64_t us)
 		(void)pthread_join(s->watcher, NULL);
 		s->has_watcher = false;
 	}
+	atomic_store_explicit(&s->ends, true, memory_order_release);
 	for (unsigned i = 0; s->conf.disks && i < s->conf.n_disks; i++) {
 		struct disk **d = &s->conf.disks[i];
 

@@ -14,6 +14,16 @@
 #include "common/log.h"
 #include "common/ring.h"
 
+/* What the store knows of one of its disks: the keeper's, and main's once nothing comes and goes.
+ * Its address is blob_file.arg. */
+struct store_disk {
+	struct store *store;
+	struct disk *disk;
+	struct snapshot_place place;
+	bool looked;	      /* into the snapshot: once */
+	atomic_bool complete; /* its blocks are in the index */
+};
+
 struct store {
 	struct source top, keep; /* its two layers: above the flight, and below it */
 	atomic_uint refs;
@@ -25,11 +35,8 @@ struct store {
 	struct pins *pins;
 	struct ring *placement; /* of disks; NULL when there is one */
 	struct disk_user user;	/* for the disks' keepers */
-	struct {		/* its keeper's; main's, too, once nothing comes and goes */
-		struct snapshot_place place;
-		bool looked;	      /* into the snapshot: once */
-		atomic_bool complete; /* its blocks are in the index */
-	} found[INDEX_DISKS_MAX];
+	struct store_disk disk[INDEX_DISKS_MAX];
+	atomic_bool ends;     /* files are closed wherever they are used last */
 	atomic_uint unlooked; /* disks that may still take the snapshot */
 	uint64_t started_us;
 	pthread_t watcher;

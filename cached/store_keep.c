@@ -239,6 +239,7 @@ int store_make_room(struct store *s, struct disk *d, uint64_t bytes)
 	if (bytes > d->capacity)
 		return -ENOSPC;
 	passed_expire(s->passed);
+	files_close(s->files, &s->disk[d->number]);
 	r = disk_deficit(d, bytes, &def);
 	if (r < 0)
 		return r;

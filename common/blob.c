@@ -14,12 +14,12 @@ struct blob blob_of_file(struct blob_file *file, uint64_t off, size_t len)
 	return (struct blob){.file = file, .off = off, .len = len};
 }
 
-struct blob_file *blob_file_new(int fd, void (*closed)(struct blob_file *f, void *arg), void *arg)
+struct blob_file *blob_file_new(int fd, void (*last)(struct blob_file *f, void *arg), void *arg)
 {
 	struct blob_file *f = malloc(sizeof(*f));
 
 	if (f)
-		*f = (struct blob_file){.fd = fd, .refs = 1, .closed = closed, .arg = arg};
+		*f = (struct blob_file){.fd = fd, .refs = 1, .last = last, .arg = arg};
 	return f;
 }
 
@@ -32,6 +32,13 @@ struct blob_file *blob_file_ref(struct blob_file *f)
 	return f;
 }
 
+void blob_file_close(struct blob_file *f)
+{
+	assert(f->refs == 0);
+	closep(&f->fd);
+	free(f);
+}
+
 void blob_file_unref(struct blob_file *f)
 {
 	unsigned before;
@@ -42,10 +49,10 @@ void blob_file_unref(struct blob_file *f)
 	assert(before > 0);
 	if (before > 1)
 		return;
-	closep(&f->fd);
-	if (f->closed)
-		f->closed(f, f->arg);
-	free(f);
+	if (f->last)
+		f->last(f, f->arg);
+	else
+		blob_file_close(f);
 }
 
 struct blob blob_slice(const struct blob *b, size_t off, size_t len)

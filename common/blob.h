@@ -10,8 +10,9 @@
 struct blob_file {
 	int fd;
 	unsigned refs;
-	void (*closed)(struct blob_file *f, void *arg);
+	void (*last)(struct blob_file *f, void *arg);
 	void *arg;
+	struct list_node link; /* its maker's, after the last use */
 };
 struct blob {
 	struct buf *buf;
@@ -24,9 +25,11 @@ struct blob {
 struct blob blob_of_buf(struct buf *buf, size_t off, size_t len);
 /* takes over the caller's reference of file */
 struct blob blob_of_file(struct blob_file *file, uint64_t off, size_t len);
-/* takes over fd; one reference; closed (may be NULL) runs after the last one closed it. NULL: no
- * memory, fd stays the caller's */
-struct blob_file *blob_file_new(int fd, void (*closed)(struct blob_file *f, void *arg), void *arg);
+/* takes over fd; one reference; last (may be NULL) is called instead of blob_file_close when there
+ * is none left: closing may wait for a disk. NULL: no memory, fd stays the caller's */
+struct blob_file *blob_file_new(int fd, void (*last)(struct blob_file *f, void *arg), void *arg);
+/* closes and frees what has no reference any more */
+void blob_file_close(struct blob_file *f);
 struct blob_file *blob_file_ref(struct blob_file *f);
 void blob_file_unref(struct blob_file *f);
 /* another reference to bytes [off, off + len) of b; asserts that they are inside */

@@ -8,7 +8,7 @@
 #include "cached/snapshot.h"
 #include "proto/bytes.h"
 
-enum { MANY = 100000, QUICK_US = 1000000 };
+enum { MANY = 100000, QUICK_S = 3 /* of a processor, sanitizers and all */ };
 
 static struct index *index_of(unsigned n_disks)
 {
@@ -215,7 +215,7 @@ static void many_blocks_are_quick(void **state)
 	struct index *a = index_of(1), *b = index_of(1);
 	struct recover_stat st;
 	struct snapshot *sn;
-	uint64_t began;
+	clock_t took;
 	int fd = -1;
 
 	(void)state;
@@ -224,15 +224,15 @@ static void many_blocks_are_quick(void **state)
 
 		assert_int_equal(index_add(a, &k, 0, EVICT_READ), 0);
 	}
-	began = clock_us();
+	took = clock();
 	assert_int_equal(snapshot_write(a, &volume_a, &row, 1, &fd), 0);
 	sn = snapshot_take(fd);
 	assert_non_null(sn);
 	assert_int_equal(snapshot_recover(sn, w->disks[0], b, &volume_a, &st), 0);
-	began = clock_us() - began;
-	print_message("%d blocks written and taken over in %llu us\n", MANY,
-		      (unsigned long long)began);
-	assert_true(began < QUICK_US);
+	took = clock() - took;
+	print_message("%d blocks written and taken over: %.3f s of a processor\n", MANY,
+		      (double)took / CLOCKS_PER_SEC);
+	assert_true(took < QUICK_S * CLOCKS_PER_SEC);
 	assert_int_equal(index_count(b), MANY);
 	snapshot_free(sn);
 	index_free(a);

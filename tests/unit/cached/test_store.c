@@ -502,9 +502,37 @@ static void the_node_id_is_kept(void **state)
 	world_free(w);
 }
 
+/* an answer may hold the last reference of a file that is removed: who sends must not wait for the
+ * disk */
+static void a_removed_file_is_closed_by_its_disk(void **state)
+{
+	struct world *w = world_new(64 << 20, 1);
+	struct block_key k = key_of(&volume_a, 1, BLOCK);
+	struct blob_file *f;
+	struct stat st;
+	int fd;
+
+	(void)state;
+	assert_int_equal(fill(w, &k), 0);
+	assert_int_equal(get(w, &k, 0, BLOCK, 0, NULL), 0);
+	assert_int_equal(store_file(w->store, &k, &f), 0);
+	fd = f->fd;
+	assert_int_equal(drop(w, &k), 0);
+	blob_file_unref(f);
+	assert_int_equal(fstat(fd, &st), 0);
+	assert_int_equal(st.st_nlink, 0);
+	store_trim(w->store);
+	eventually(fcntl(fd, F_GETFD) < 0);
+	/* and one that is still there is no trouble */
+	assert_int_equal(fill(w, &k), 0);
+	assert_int_equal(get(w, &k, 0, BLOCK, 0, NULL), 0);
+	world_free(w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_removed_file_is_closed_by_its_disk),
 		cmocka_unit_test(a_miss_is_fetched_once_and_kept),
 		cmocka_unit_test(no_fill_looks_in_the_store_only),
 		cmocka_unit_test(a_second_range_brings_the_whole_block),

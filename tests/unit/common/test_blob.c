@@ -40,31 +40,30 @@ static void blob_slices_keep_the_buffer(void **state)
 	pool_free(p);
 }
 
-static void file_closed(struct blob_file *f, void *arg)
+static void no_longer_used(struct blob_file *f, void *arg)
 {
-	(void)f;
-	++*(int *)arg;
+	*(struct blob_file **)arg = f;
 }
 
 static void blob_files_close_with_the_last_reference(void **state)
 {
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	struct blob_file *f;
+	struct blob_file *f, *last = NULL;
 	struct blob b, s;
-	int closed = 0;
 
 	(void)state;
-	f = blob_file_new(fd, file_closed, &closed);
+	f = blob_file_new(fd, no_longer_used, &last);
 	b = blob_of_file(blob_file_ref(f), 100, 50);
 	s = blob_slice(&b, 10, 40);
 	assert_int_equal(s.off, 110);
 	assert_null(blob_mem(&s));
 	blob_file_unref(f);
 	blob_fini(&b);
-	assert_int_equal(closed, 0);
-	assert_true(fcntl(fd, F_GETFD) >= 0);
+	assert_null(last);
 	blob_fini(&s);
-	assert_int_equal(closed, 1);
+	assert_ptr_equal(last, f);
+	assert_true(fcntl(fd, F_GETFD) >= 0);
+	blob_file_close(last);
 	assert_int_equal(fcntl(fd, F_GETFD), -1);
 	blob_file_unref(NULL);
 }
