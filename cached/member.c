@@ -41,6 +41,8 @@ struct membership {
 
 static void note(struct membership *m, int r)
 {
+	if (r < 0 && m->conf.counters)
+		metric_add(m->conf.counters->beats_failed, 1);
 	if (r == m->parted)
 		return;
 	if (r == -ENOENT)
@@ -162,7 +164,8 @@ static bool goal_reached(struct membership *m)
 static int leave(struct membership *m, uint64_t deadline_us)
 {
 	uint64_t before = m->seen->version;
-	int r = registry_leave(m->registry, deadline_us, m->self.id, &m->seen);
+	int r = registry_leave(m->registry, deadline_us, m->self.id,
+			       m->conf.mover ? mover_lost(m->conf.mover) : 0, &m->seen);
 
 	if (r < 0)
 		return r;
@@ -316,7 +319,7 @@ void membership_stop(struct membership *m)
 		return;
 	membership_join_thread(m);
 	if (m->registry && !m->gone &&
-	    registry_leave(m->registry, clock_us() + LEAVE_US, m->conf.self.id, NULL) < 0)
+	    registry_leave(m->registry, clock_us() + LEAVE_US, m->conf.self.id, 0, NULL) < 0)
 		log_warn("could not leave the group: the others notice within seconds");
 	membership_free(m);
 }

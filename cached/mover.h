@@ -38,6 +38,7 @@ struct mover_conf { /* all of it outlives the mover */
 	const char *self; /* own member id */
 	uint64_t limit;	  /* bytes a second, both ways together; 0: none */
 	struct counters *counters;
+	uint64_t patience_us;	 /* with those who will not take our blocks; 0: minutes */
 	void (*done)(void *arg); /* on the mover's thread, no lock held: look at mover_done */
 	void *arg;
 };
@@ -56,13 +57,16 @@ struct mover_goal {
 int mover_new(const struct mover_conf *conf, struct mover **ret);
 /* from here on nothing is copied and done is not called; waits for its threads */
 void mover_stop(struct mover *m);
-void mover_free(struct mover *m); /* NULL is fine */
+/* NULL is fine. A block that it gave to the chain may still be on its way there */
+void mover_free(struct mover *m);
 /* Any thread. Starts what is not done yet, and leaves alone what is under way for the same goal */
 void mover_set(struct mover *m, const struct mover_goal *goal);
 /* the goal's tasks are done, and hold in this snapshot; else they are done anew */
 bool mover_done(struct mover *m, const struct cluster *now);
 /* blocks of the present goal; to_move grows while they are found */
 void mover_progress(struct mover *m, uint64_t *ret_moved, uint64_t *ret_to_move);
+/* once it is done: blocks that nobody would take */
+uint64_t mover_lost(struct mover *m);
 void mover_set_limit(struct mover *m, uint64_t bytes);
 
 /* what was done for these tasks in base still holds in now, which came from it by cluster_next.

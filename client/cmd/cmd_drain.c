@@ -139,6 +139,28 @@ static void show(const struct registry_note *now, struct registry_note *last)
 	*last = *now;
 }
 
+/* it is gone: how */
+static int ended(struct registry *g, const char *id, struct str *err)
+{
+	uint64_t lost = 0;
+
+	if (registry_left(g, clock_us() + CALL_US, id, &lost) != 1) {
+		str_addf(err,
+			 "member %s went away before it had moved everything: it was stopped, or "
+			 "died",
+			 id);
+		return -EHOSTDOWN;
+	}
+	if (lost == 0)
+		return 0;
+	str_addf(err,
+		 "member %s has left the group, but %" PRIu64 " block(s) were not taken by the "
+		 "members that are to have them: the object store will be asked for them (the "
+		 "daemon's log and stoke_cached_disk_* of the others say more)",
+		 id, lost);
+	return -EIO;
+}
+
 /* until the member is gone */
 static int follow(struct redis *r, struct registry *g, const struct search *s, struct str *err)
 {
@@ -167,11 +189,7 @@ static int follow(struct redis *r, struct registry *g, const struct search *s, s
 		}
 		usleep(LOOK_US);
 	}
-	if (registry_left(g, clock_us() + CALL_US, s->member.id) == 1)
-		return 0;
-	str_addf(err, "member %s went away before it had moved everything: it was stopped, or died",
-		 s->member.id);
-	return -EHOSTDOWN;
+	return ended(g, s->member.id, err);
 }
 
 static int drain(struct redis *r, const struct drain_conf *conf, const char *node, struct str *err)

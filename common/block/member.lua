@@ -12,8 +12,9 @@
 --       6 state     hash, see below
 --       7 _groups   set of names
 --       8 notes     hash "drain id" -> 1: asked to leave; "progress id" -> "moved to_move";
---                   "left id" -> 1: did so, and is not back yet
--- ARGV  1 mode  2 the caller's ring version  3 group  4 id  5 record
+--                   "left id" -> "lost s": did so, with so many blocks that nobody would take,
+--                   at that second, and is not back yet
+-- ARGV  1 mode  2 the caller's ring version  3 group  4 id  5 record; of a leave: blocks lost
 --       6 kind      of a beat: first (of a process: it is joining again, under the weight that the
 --                   record has), forced (no rule applies to the state); of a beat or leave: same
 --                   (only if the ring version is the caller's; a beat is a sign of life all the
@@ -37,6 +38,7 @@ if redis.replicate_commands then pcall(redis.replicate_commands) end
 
 local SILENT, PAUSE, WINDOW, SETTLE = 5000, 2000, 5000, 3000
 local REMEMBERED, DELTA, MEMBERS = 1024, 500, 10000
+local DAY = 86400
 local mode, theirs, group, id, record = ARGV[1], tonumber(ARGV[2]) or 0, ARGV[3], ARGV[4], ARGV[5]
 local how, slowed, progress = ARGV[6], ARGV[7], ARGV[8]
 if redis.call('EXISTS', KEYS[1]) == 0 then return {0} end
@@ -101,9 +103,10 @@ if now - any > PAUSE or any - now > 1000 then
 	end
 end
 
+-- who only lapsed is still asked to leave when it is back
 local function gone(m)
 	redis.call('ZREM', KEYS[5], m)
-	redis.call('HDEL', KEYS[8], 'drain ' .. m, 'progress ' .. m)
+	redis.call('HDEL', KEYS[8], 'progress ' .. m)
 	if redis.call('HDEL', KEYS[3], m) == 1 then change(m) end
 end
 
@@ -125,6 +128,9 @@ end
 
 if mode == 'beat' then
 	local r = admitted()
+	if how == 'first' and redis.call('HEXISTS', KEYS[3], id) == 0 then
+		redis.call('HDEL', KEYS[8], 'drain ' .. id)
+	end
 	if redis.call('HGET', KEYS[3], id) ~= r then
 		redis.call('HSET', KEYS[3], id, r)
 		redis.call('HDEL', KEYS[8], 'left ' .. id)
@@ -143,7 +149,16 @@ if mode == 'beat' then
 	end
 elseif mode == 'leave' and (how ~= 'same' or theirs == ver) then
 	gone(id)
-	if how == 'same' then redis.call('HSET', KEYS[8], 'left ' .. id, 1) end
+	redis.call('HDEL', KEYS[8], 'drain ' .. id)
+	if how == 'same' then
+		local notes = redis.call('HGETALL', KEYS[8])
+		for i = 1, #notes, 2 do -- not for ever
+			local s = string.sub(notes[i], 1, 5) == 'left ' and
+				tonumber(string.match(notes[i + 1], ' (%d+)$') or 0)
+			if s and s < t[1] - DAY then redis.call('HDEL', KEYS[8], notes[i]) end
+		end
+		redis.call('HSET', KEYS[8], 'left ' .. id, record .. ' ' .. t[1])
+	end
 elseif mode == 'wish' then
 	if record == '1' then redis.call('HSET', KEYS[8], 'drain ' .. id, 1)
 	else redis.call('HDEL', KEYS[8], 'drain ' .. id) end

@@ -305,13 +305,17 @@ int registry_fetch(struct registry *g, uint64_t deadline_us, struct cluster **io
 	return registry_call(g, deadline_us, &call, io, ret_gen);
 }
 
-int registry_leave(struct registry *g, uint64_t deadline_us, const char *id, struct cluster **io)
+int registry_leave(struct registry *g, uint64_t deadline_us, const char *id, uint64_t lost,
+		   struct cluster **io)
 {
-	const struct call call = {"leave", id, "", io ? "same" : "", NULL};
+	char text[24];
+	const struct call call = {"leave", id, text, io ? "same" : "", NULL};
 	struct cluster *none = NULL;
 	struct generation gen;
-	int r = registry_call(g, deadline_us, &call, io ? io : &none, &gen);
+	int r;
 
+	snprintf(text, sizeof(text), "%" PRIu64, lost);
+	r = registry_call(g, deadline_us, &call, io ? io : &none, &gen);
 	cluster_unref(none);
 	return r;
 }
@@ -327,15 +331,23 @@ int registry_wish(struct registry *g, uint64_t deadline_us, const char *id, bool
 	return r;
 }
 
-int registry_left(struct registry *g, uint64_t deadline_us, const char *id)
+int registry_left(struct registry *g, uint64_t deadline_us, const char *id, uint64_t *ret_lost)
 {
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	char field[MEMBER_ID_MAX + 8];
+	const char *value;
 	int r;
 
 	snprintf(field, sizeof(field), "left %s", id);
-	r = redis_once(g->redis, deadline_us, &reply, "HEXISTS %s %s", g->notes, field);
-	return r < 0 ? r : redis_reply_int(reply) != 0;
+	r = redis_once(g->redis, deadline_us, &reply, "HGET %s %s", g->notes, field);
+	if (r < 0)
+		return r;
+	value = redis_reply_str(reply, NULL);
+	if (!value)
+		return 0;
+	if (record_number(&value, UINT64_MAX, ret_lost) < 0) /* a version before wrote no number */
+		*ret_lost = 0;
+	return 1;
 }
 
 /* --- status --- */

@@ -60,13 +60,16 @@ int registry_heartbeat(struct registry *g, uint64_t deadline_us, struct registry
 int registry_fetch(struct registry *g, uint64_t deadline_us, struct cluster **io,
 		   struct generation *ret_gen);
 /* io NULL: whatever changed meanwhile. Else only if nobody changed anything since (*io)->version,
- * and *io is brought up to date: who is still in it has to try again */
-int registry_leave(struct registry *g, uint64_t deadline_us, const char *id, struct cluster **io);
+ * and *io is brought up to date: who is still in it has to try again. lost: blocks that it could
+ * not move */
+int registry_leave(struct registry *g, uint64_t deadline_us, const char *id, uint64_t lost,
+		   struct cluster **io);
 /* asks a member to move what it holds to the others and leave, or takes that back. -ENOENT: no such
  * member */
 int registry_wish(struct registry *g, uint64_t deadline_us, const char *id, bool drain);
-/* 1: this one, which is no member, moved what it held and left; 0: it went otherwise */
-int registry_left(struct registry *g, uint64_t deadline_us, const char *id);
+/* 1: this one, which is no member, moved what it held, but for ret_lost blocks, and left; 0: it
+ * went otherwise, or more than a day ago */
+int registry_left(struct registry *g, uint64_t deadline_us, const char *id, uint64_t *ret_lost);
 
 struct registry_note {
 	bool drain;

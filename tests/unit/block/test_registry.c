@@ -153,8 +153,8 @@ static void registry_joins_and_tells_changes(void **state)
 	assert_int_equal(a->members[1].weight, 300);
 	assert_int_equal(a->members[1].state, MEMBER_DRAINING);
 
-	assert_int_equal(registry_leave(g, soon(), "m2", NULL), 0);
-	assert_int_equal(registry_leave(g, soon(), "m2", NULL), 0);
+	assert_int_equal(registry_leave(g, soon(), "m2", 0, NULL), 0);
+	assert_int_equal(registry_leave(g, soon(), "m2", 0, NULL), 0);
 	assert_int_equal(fetch(g, &a), 0);
 	assert_int_equal(a->n, 1);
 	assert_int_equal(fetch(g, &b), 0);
@@ -233,7 +233,7 @@ static void registry_never_goes_back_G11(void **state)
 	for (unsigned i = 1; i <= 4; i++)
 		assert_int_equal(beat(g, i, &c), 0);
 	for (unsigned i = 0; i < 5; i++) {
-		assert_int_equal(registry_leave(g, soon(), "m4", NULL), 0);
+		assert_int_equal(registry_leave(g, soon(), "m4", 0, NULL), 0);
 		assert_int_equal(beat(g, 4, &c), 0);
 	}
 	version = c->version;
@@ -294,7 +294,7 @@ static void registry_forgets_old_changes_but_nobody_misses_any(void **state)
 			char id[16];
 
 			snprintf(id, sizeof(id), "m%u", i);
-			assert_int_equal(registry_leave(g, soon(), id, NULL), 0);
+			assert_int_equal(registry_leave(g, soon(), id, 0, NULL), 0);
 		}
 		if (i == 1150) {
 			assert_int_equal(fetch(g, &mid), 0);
@@ -352,7 +352,7 @@ static void registry_has_a_new_member_join_unless_it_is_alone(void **state)
 	assert_int_equal(say(g, &m, BEAT_AGAIN, &c), 0);
 	assert_int_equal(state_in(c, "m2"), MEMBER_JOINING);
 	/* nobody is active any more: who joins is not, for others may have what it lacks */
-	assert_int_equal(registry_leave(g, soon(), "m1", NULL), 0);
+	assert_int_equal(registry_leave(g, soon(), "m1", 0, NULL), 0);
 	m = member(3);
 	m.state = MEMBER_JOINING;
 	assert_int_equal(say(g, &m, BEAT_FIRST, &c), 0);
@@ -381,7 +381,7 @@ static void registry_has_who_was_away_join_again(void **state)
 	assert_int_equal(c->members[1].weight, 100);
 	assert_int_equal(c->members[1].port, 9);
 	/* it lapsed and does not know */
-	assert_int_equal(registry_leave(g, soon(), "m2", NULL), 0);
+	assert_int_equal(registry_leave(g, soon(), "m2", 0, NULL), 0);
 	m.state = MEMBER_ACTIVE;
 	assert_int_equal(say(g, &m, BEAT_AGAIN, &c), 0);
 	assert_int_equal(state_in(c, "m2"), MEMBER_JOINING);
@@ -393,6 +393,7 @@ static void registry_lets_nobody_step_on_what_he_has_not_seen(void **state)
 	struct registry *g = *state;
 	struct cluster *c = NULL, *old = NULL;
 	struct member m = member(2);
+	uint64_t lost = 1;
 
 	assert_int_equal(beat(g, 1, &c), 0);
 	m.state = MEMBER_JOINING;
@@ -406,21 +407,22 @@ static void registry_lets_nobody_step_on_what_he_has_not_seen(void **state)
 	assert_int_equal(say(g, &m, BEAT_IF_SAME, &old), 0);
 	assert_int_equal(state_in(old, "m2"), MEMBER_ACTIVE);
 	/* nor does anybody who lapsed meanwhile */
-	assert_int_equal(registry_leave(g, soon(), "m3", NULL), 0);
+	assert_int_equal(registry_leave(g, soon(), "m3", 0, NULL), 0);
 	m = member(3);
 	assert_int_equal(fetch(g, &old), 0);
 	assert_int_equal(say(g, &m, BEAT_IF_SAME, &old), 0);
 	assert_int_equal(state_in(old, "m3"), MEMBER_JOINING);
 	m = member(2);
 	/* leaving: the same */
-	assert_int_equal(registry_leave(g, soon(), "m2", &c), 0);
+	assert_int_equal(registry_leave(g, soon(), "m2", 0, &c), 0);
 	assert_int_equal(state_in(c, "m2"), MEMBER_ACTIVE);
-	assert_int_equal(registry_left(g, soon(), "m2"), 0);
-	assert_int_equal(registry_leave(g, soon(), "m2", &c), 0);
+	assert_int_equal(registry_left(g, soon(), "m2", &lost), 0);
+	assert_int_equal(registry_leave(g, soon(), "m2", 7, &c), 0);
 	assert_int_equal(cluster_index(c, "m2"), -1);
-	assert_int_equal(registry_left(g, soon(), "m2"), 1);
+	assert_int_equal(registry_left(g, soon(), "m2", &lost), 1);
+	assert_int_equal(lost, 7);
 	assert_int_equal(say(g, &m, BEAT_FIRST, &c), 0);
-	assert_int_equal(registry_left(g, soon(), "m2"), 0);
+	assert_int_equal(registry_left(g, soon(), "m2", &lost), 0);
 	drop(&c);
 	drop(&old);
 }
@@ -439,14 +441,14 @@ static void registry_counts_who_went(void **state)
 	assert_int_equal(a->losses, losses); /* who comes is no loss */
 	/* somebody comes and goes while a does not look */
 	assert_int_equal(beat(g, 5, &c), 0);
-	assert_int_equal(registry_leave(g, soon(), "m5", NULL), 0);
+	assert_int_equal(registry_leave(g, soon(), "m5", 0, NULL), 0);
 	assert_int_equal(fetch(g, &a), 0);
 	assert_int_equal(a->losses, losses + 1);
 	m = member(4);
 	m.state = MEMBER_DRAINING;
 	assert_int_equal(say(g, &m, BEAT_AGAIN, &a), 0);
 	assert_int_equal(a->losses, losses + 2);
-	assert_int_equal(registry_leave(g, soon(), "m4", NULL), 0);
+	assert_int_equal(registry_leave(g, soon(), "m4", 0, NULL), 0);
 	assert_int_equal(fetch(g, &a), 0);
 	assert_int_equal(a->losses, losses + 3);
 	drop(&a);
@@ -485,7 +487,7 @@ static void registry_passes_wishes_progress_and_slow_downs_on(void **state)
 	assert_false(b.drain);
 	/* nothing of a member outlives it */
 	assert_int_equal(registry_wish(g, soon(), "m1", true), 0);
-	assert_int_equal(registry_leave(g, soon(), "m1", NULL), 0);
+	assert_int_equal(registry_leave(g, soon(), "m1", 0, NULL), 0);
 	assert_int_equal(number("HLEN _group:g:notes"), 0);
 	drop(&c);
 }

@@ -16,6 +16,12 @@ struct node {
 	struct world *w;
 	struct server *server;
 	struct mover *mover;
+	struct source *fault; /* on top of the chain */
+	struct holder {
+		struct source base;
+		atomic_bool on;
+		_Atomic(struct block_req *) held;
+	} holder; /* where the mover's puts go to: keeps one when on */
 	uint16_t port;
 	atomic_uint done;
 };
@@ -32,6 +38,24 @@ static void node_done(void *arg)
 
 	atomic_fetch_add(&n->done, 1);
 }
+
+static void holder_passed(struct block_req *req, int status, void *arg)
+{
+	(void)arg;
+	req_done(req, status);
+}
+
+static void holder_put(struct source *s, struct block_req *req)
+{
+	struct holder *h = container_of(s, struct holder, base);
+
+	if (atomic_exchange(&h->on, false))
+		atomic_store(&h->held, req);
+	else
+		source_put(s->next, req, holder_passed, h);
+}
+
+static const struct source_ops holder_ops = {.name = "holder", .put = holder_put};
 
 static void node_start(struct node *n, const char *id)
 {
@@ -58,7 +82,11 @@ static void node_start(struct node *n, const char *id)
 		.mode = PEER_HOLDER, .peers = n->peers, .view = &n->view, .self = n->id};
 	world_open(n->w);
 	conf.env = mc.env = &n->w->env;
-	conf.chain = mc.chain = n->w->chain;
+	assert_int_equal(source_fault_new(&n->w->env, n->w->chain, &n->fault), 0);
+	n->w->chain = conf.chain = n->fault;
+	assert_int_equal(source_init(&n->holder.base, &holder_ops, &n->w->env, n->w->chain), 0);
+	mc.chain = &n->holder.base;
+	mc.patience_us = 2000000;
 	conf.store = mc.store = n->w->store;
 	conf.counters = mc.counters = &n->w->counters;
 	mc.peers = n->peers;
@@ -69,7 +97,13 @@ static void node_start(struct node *n, const char *id)
 
 static void node_stop(struct node *n)
 {
+	struct block_req *held;
+
 	mover_free(TAKE_PTR(n->mover));
+	held = atomic_exchange(&n->holder.held, NULL);
+	if (held) /* its disk was slow */
+		req_done(held, 0);
+	source_fini(&n->holder.base);
 	assert_true(server_stop(n->server, 10000000));
 	server_free(n->server);
 	world_close(n->w);
@@ -284,6 +318,101 @@ static void who_does_not_answer_is_waited_for_until_he_is_gone(void **state)
 	group_stop(&g);
 }
 
+static unsigned keys_on_path(struct node *n)
+{
+	unsigned yes = 0;
+
+	for (unsigned i = 0; i < KEYS; i++) {
+		struct block_key k = key_of(&volume_a, 1 + i, BLOCK);
+
+		yes += on_path(n, &k);
+	}
+	return yes;
+}
+
+/* b has everything, and is to leave it to a */
+static void group_with_a_leaver(struct group *g)
+{
+	group_start(g, 0, MEMBER_ACTIVE, 0);
+	for (unsigned i = 0; i < KEYS; i++) {
+		struct block_key k = key_of(&volume_a, 1 + i, BLOCK);
+
+		node_fill(&g->node[1], &k);
+	}
+	g->state[0] = MEMBER_ACTIVE;
+	g->state[1] = MEMBER_DRAINING;
+	group_tell(g);
+}
+
+/* Its disk is busy for a moment: nothing is given up. For ever: then it says how many. */
+static void what_is_refused_is_tried_again_before_anybody_leaves(void **state)
+{
+	const struct fault_rule busy = {.kind = FAULT_FAIL, .status = -EBUSY, .count = 2 * KEYS};
+	const struct fault_rule always = {.kind = FAULT_FAIL, .status = -EBUSY};
+	struct group g;
+
+	(void)state;
+	group_with_a_leaver(&g);
+	source_fault_add(g.node[0].fault, &busy);
+	goal(&g.node[1], MOVER_PUSH, true);
+	eventually(is_done(&g.node[1]));
+	assert_int_equal(mover_lost(g.node[1].mover), 0);
+	for (unsigned i = 0; i < KEYS; i++) {
+		struct block_key k = key_of(&volume_a, 1 + i, BLOCK);
+
+		assert_true(store_has(g.node[0].w->store, &k) || !on_path(&g.node[1], &k));
+	}
+	group_stop(&g);
+
+	group_with_a_leaver(&g);
+	source_fault_add(g.node[0].fault, &always);
+	goal(&g.node[1], MOVER_PUSH, true);
+	eventually(is_done(&g.node[1]));
+	assert_int_equal(mover_lost(g.node[1].mover), keys_on_path(&g.node[1]));
+	group_stop(&g);
+}
+
+/* nobody can be asked: no memory for one more peer. What was not walked is not moved. */
+static void who_cannot_ask_does_not_leave(void **state)
+{
+	struct group g;
+
+	(void)state;
+	group_with_a_leaver(&g);
+	for (unsigned i = 0; i <= CLUSTER_MEMBERS_MAX; i++) {
+		char ip[24];
+
+		snprintf(ip, sizeof(ip), "10.%u.%u.1", i >> 8, i & 255);
+		if (!peers_get(g.node[1].peers, ip, 1))
+			break;
+	}
+	goal(&g.node[1], MOVER_PUSH, true);
+	usleep(800000);
+	assert_false(is_done(&g.node[1]));
+	group_stop(&g);
+}
+
+/* a block that is on its way to the own store when the mover goes */
+static void it_may_be_freed_before_the_store_has_answered(void **state)
+{
+	struct group g;
+
+	(void)state;
+	group_start(&g, MEMBER_ACTIVE, 0, 0);
+	for (unsigned i = 0; i < KEYS; i++) {
+		struct block_key k = key_of(&volume_a, 1 + i, BLOCK);
+
+		node_fill(&g.node[0], &k);
+	}
+	g.state[2] = MEMBER_JOINING;
+	group_tell(&g);
+	atomic_store(&g.node[2].holder.on, true);
+	goal(&g.node[2], MOVER_PULL, false);
+	eventually(atomic_load(&g.node[2].holder.held));
+	mover_stop(g.node[2].mover);
+	group_stop(&g);
+}
+
 /* to stop is quick, whatever is under way */
 static void it_stops_in_the_middle(void **state)
 {
@@ -342,6 +471,9 @@ int main(void)
 		cmocka_unit_test(a_new_member_gets_its_keys_from_the_others_alone),
 		cmocka_unit_test(who_leaves_hands_on_what_it_holds),
 		cmocka_unit_test(who_does_not_answer_is_waited_for_until_he_is_gone),
+		cmocka_unit_test(what_is_refused_is_tried_again_before_anybody_leaves),
+		cmocka_unit_test(who_cannot_ask_does_not_leave),
+		cmocka_unit_test(it_may_be_freed_before_the_store_has_answered),
 		cmocka_unit_test(it_stops_in_the_middle),
 		cmocka_unit_test(a_list_is_for_members_that_are_known),
 	};
