@@ -141,6 +141,7 @@ struct call {
 	int status;
 	/* turns.c's: what it counts there, and what happens when its turn has come */
 	size_t turn_bytes;
+	struct hash_node turn_node;
 	void (*go)(struct call *k);
 	bool under_way, hot; /* counted among the turns; in the worker's hot blocks */
 	/* the answer: head, then data, then tail (or the same from a file) */

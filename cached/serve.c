@@ -86,20 +86,29 @@ static void serve_in_turn(struct call *k, enum turn_class class, size_t bytes)
 }
 
 /* A block that many read at once: the asker is sent to its successor. Mounts of this node are not,
- * they share the file; nor are small ranges, which cost little. */
+ * they share the file; nor is a successor, who asks for those that were; nor are small ranges, which
+ * cost little. */
 static bool sent_on(struct call *k)
 {
 	const struct server_conf *conf = k->conn->worker->conf;
 
-	if (k->conn->local || k->len <= CONN_INLINE_MAX)
+	if (k->conn->local || k->conn->role == ROLE_MEMBER || k->len <= CONN_INLINE_MAX)
 		return false;
-	if (hot_send_on(conf->hot, &k->key, conf->hot_share, conf->view, conf->node)) {
+	if (hot_send_on(conf->hot, &k->key, __atomic_load_n(&conf->hot_share, __ATOMIC_RELAXED),
+			conf->view, conf->node)) {
 		metric_add(conf->counters->sent_on, 1);
 		return true;
 	}
 	k->hot = true;
 	hot_begin(conf->hot, &k->key);
 	return false;
+}
+
+/* Who must not lead, but asks for what somebody here waits to fetch: he becomes one of those (rule
+ * 7 of the chain lets him wait for who has asked nobody yet). */
+static void take_along(struct call *k)
+{
+	k->req->flags = (k->req->flags & ~(uint32_t)REQ_NO_FILL) | REQ_MEMBER;
 }
 
 static void serve_get(struct call *k)
@@ -111,7 +120,7 @@ static void serve_get(struct call *k)
 	 * short, as a reader's own prefetch is: he would ask others for it, who would fetch it,
 	 * too. */
 	enum pool_class klass = k->frame.flags & FRAME_PREFETCH ? POOL_UPLOAD : POOL_DEMAND;
-	bool joins;
+	bool joins, listed;
 
 	if (call_request(k, flags | member, klass) < 0) {
 		answer_status(k, ST_NO_MEMORY, NULL);
@@ -128,13 +137,21 @@ static void serve_get(struct call *k)
 			serve_go(k);
 		return;
 	}
-	joins = store_fetching(w->conf->store, k->req);
+	joins = store_fetching(w->conf->store, k->req, &listed);
+	if (flags && !listed && turns_has(w->conf->turns, &k->key)) {
+		take_along(k);
+		flags = 0;
+	}
 	if (!flags || joins)
 		answer_filling(k);
 	if (flags || joins)
 		serve_go(k); /* it leads nothing, and needs no memory of its own */
 	else
-		serve_in_turn(k, klass == POOL_DEMAND ? TURN_DEMAND : TURN_AHEAD, req_need(k->req));
+		serve_in_turn(k,
+			      member		     ? TURN_MEMBER
+			      : klass == POOL_DEMAND ? TURN_DEMAND
+						     : TURN_AHEAD,
+			      req_need(k->req));
 }
 
 void serve_again(struct call *k)

@@ -516,9 +516,9 @@ int store_each(struct store *s, uint64_t *io_cursor, struct block_key *ret, size
 	return index_each(s->ix, io_cursor, ret, max, ret_n);
 }
 
-bool store_fetching(struct store *s, const struct block_req *req)
+bool store_fetching(struct store *s, const struct block_req *req, bool *ret_listed)
 {
-	return source_flight_joins(s->top.next, req);
+	return source_flight_joins(s->top.next, req, ret_listed);
 }
 
 struct passed *store_passed(struct store *s)

@@ -81,7 +81,7 @@ uint64_t store_pinned(struct store *s, const struct block_key *k);
 void store_pin_moved(struct store *s, const struct block_key *k, uint64_t until);
 /* a get of req, which the store has not, waits for a fetch that is under way (*ret_listed: there is
  * one, but maybe not for him). Any thread */
-bool store_fetching(struct store *s, const struct block_req *req);
+bool store_fetching(struct store *s, const struct block_req *req, bool *ret_listed);
 /* who holds descriptors of its files; as long as s */
 struct passed *store_passed(struct store *s);
 /* Pushes a job to the readers of the disk that has the block, or of the file. 0, -ENOENT: no disk

@@ -3,7 +3,7 @@
  * list that cannot pay for its next call gets QUANTUM more and goes to the end; so each goes on by
  * as many bytes as the others, whatever the sizes.
  *
- *	a call is	that is
+ *	a call is	that is (and listed by its block)
  *	in line		in its connection's line, which is in the list of its class
  *			turns_wait
  *	posted		counted in bytes, on its way to its connection's loop
@@ -19,18 +19,24 @@
 
 enum { QUANTUM = 1 << 20 };
 
-void turns_init(struct turns *t, size_t max)
+int turns_init(struct turns *t, size_t max)
 {
+	int r = hashmap_init(&t->calls, 256);
+
+	if (r < 0)
+		return r;
 	mtx_init(&t->lock);
 	t->bytes = 0;
 	t->max = max;
 	for (int c = 0; c < TURN_CLASSES; c++)
 		list_init(&t->conns[c]);
+	return 0;
 }
 
 void turns_fini(struct turns *t)
 {
-	assert(!t->bytes);
+	assert(!t->bytes && !t->calls.count);
+	hashmap_fini(&t->calls);
 	mtx_fini(&t->lock);
 }
 
@@ -54,7 +60,9 @@ static void line_close_locked(struct turns_line *line)
 static void take_locked(struct turns *t, struct list_node *ready) REQUIRES(t->lock)
 {
 	for (int c = 0; c < TURN_CLASSES; c++) {
-		size_t most = c == TURN_DEMAND ? t->max : t->max / 4 * 3;
+		size_t most = c == TURN_MEMBER	 ? t->max / 8 * 9
+			      : c == TURN_DEMAND ? t->max
+						 : t->max / 4 * 3;
 
 		while (!list_empty(&t->conns[c]) && t->bytes < most) {
 			struct turns_line *line =
@@ -133,6 +141,7 @@ void turns_wait(struct turns *t, struct call *k, enum turn_class class, size_t b
 	if (list_empty(&line->calls))
 		list_add_tail(&t->conns[class], &line->link);
 	list_add_tail(&line->calls, &k->link);
+	hashmap_add(&t->calls, &k->turn_node, k->key.digest);
 	take_locked(t, &ready);
 	mtx_unlock(&t->lock);
 	if (!start(&ready, k))
@@ -152,9 +161,25 @@ void turns_end(struct turns *t, struct call *k)
 	mtx_lock(&t->lock);
 	assert(t->bytes >= k->turn_bytes);
 	t->bytes -= k->turn_bytes;
+	hashmap_del(&t->calls, &k->turn_node);
 	take_locked(t, &ready);
 	mtx_unlock(&t->lock);
 	(void)start(&ready, NULL);
+}
+
+static bool call_eq(const struct hash_node *n, const void *key)
+{
+	return block_key_eq(&container_of(n, const struct call, turn_node)->key, key);
+}
+
+bool turns_has(struct turns *t, const struct block_key *k)
+{
+	bool has;
+
+	mtx_lock(&t->lock);
+	has = hashmap_find(&t->calls, k->digest, call_eq, k);
+	mtx_unlock(&t->lock);
+	return has;
 }
 
 void turns_drop(struct turns *t, struct conn *c)
@@ -164,6 +189,8 @@ void turns_drop(struct turns *t, struct conn *c)
 	list_init(&gone);
 	mtx_lock(&t->lock);
 	for (int i = 0; i < TURN_CLASSES; i++) {
+		list_for_each(n, &c->line[i].calls)
+			hashmap_del(&t->calls, &container_of(n, struct call, link)->turn_node);
 		list_splice_tail(&gone, &c->line[i].calls);
 		line_close_locked(&c->line[i]);
 	}

@@ -112,7 +112,10 @@ int server_new(const struct server_conf *conf, struct server **ret)
 	pool_stat(conf->env->pool, &pool);
 	s->conf.hot = &s->hot;
 	s->conf.turns = &s->turns;
-	turns_init(&s->turns, pool.budget / 4 * 3);
+	if (turns_init(&s->turns, pool.budget / 4 * 3) < 0) {
+		free(s);
+		return -ENOMEM;
+	}
 	for (unsigned i = 0; i < conf->n_loops; i++) {
 		struct worker *w = &s->workers[i];
 
@@ -435,6 +438,11 @@ bool server_stop(struct server *s, uint64_t us)
 	for (unsigned i = 0; i < s->conf.n_loops; i++)
 		loop_run_sync(s->workers[i].loop, sweep_stop, &s->workers[i]);
 	return conns == 0;
+}
+
+void server_set_hot_share(struct server *s, unsigned share)
+{
+	__atomic_store_n(&s->conf.hot_share, share, __ATOMIC_RELAXED);
 }
 
 void server_free(struct server *s)

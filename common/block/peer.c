@@ -125,6 +125,20 @@ bool peer_gate(struct peer *p, int *ret_status)
 	return !down;
 }
 
+/* how long the loops that read from it have not run */
+static uint64_t stood_still(const struct peer *p, uint64_t now)
+{
+	uint64_t us = 0;
+
+	for (unsigned i = 0; i < CONN_COUNT; i++) {
+		uint64_t due = __atomic_load_n(&p->conn[i].sweep_us, __ATOMIC_RELAXED);
+
+		if (due && now > due)
+			us = MAX(us, now - due);
+	}
+	return us;
+}
+
 void peer_health(struct peer *p, struct peer_health *ret)
 {
 	uint64_t now = clock_us(), rx = __atomic_load_n(&p->last_rx_us, __ATOMIC_RELAXED);
@@ -132,6 +146,8 @@ void peer_health(struct peer *p, struct peer_health *ret)
 		.in_flight = __atomic_load_n(&p->in_flight, __ATOMIC_RELAXED),
 		.idle_us = now > rx ? now - rx : 0,
 	};
+
+	h.idle_us -= MIN(h.idle_us, stood_still(p, now));
 
 	mtx_lock(&p->lock);
 	h.down = p->down;

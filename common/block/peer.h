@@ -104,8 +104,8 @@ void peer_tell(struct peer *p, bool bulk, uint8_t op, const uint8_t *body, size_
 
 /* down: calls end at once with the status of the last try to connect, and a probe tries again in
  * the background. slow: it answered too late; a probe asks until it answers in time. idle_us: since
- * the last byte from it came, over all its connections. p99_us: 0 while there are too few answers
- * to tell. */
+ * the last byte from it came, over all its connections; time in which we did not run, and could not
+ * have read it, does not count. p99_us: 0 while there are too few answers to tell. */
 struct peer_health {
 	bool down, slow;
 	int error;
@@ -127,11 +127,10 @@ enum source_peer_mode {
 	/* Mount: owner, then successor; before them its sub-group's owner, and before all the daemon
 	 * of this node when that is no member and keeps what passes. */
 	PEER_OWNER,
-	/* Daemon, as a member: the others on the block's path (cluster.h), NO_FILL, 300 ms for each
-	 * (5 s when he is getting it from the object store); never itself. As owner in its
-	 * sub-group's ring alone: the whole ring's owner. As a consumer: as a mount. Who is asked by a
-	 * member (REQ_MEMBER) asks others by NO_FILL only: so there are no loops, whatever the
-	 * rings are. */
+	/* Daemon, as a member: the others on the block's path (cluster.h), by NO_FILL, then the
+	 * ring's owner, who fills it; each is left when he was silent for 300 ms; never itself. As a
+	 * consumer: as a mount. Who is asked by a member (REQ_MEMBER) asks others by NO_FILL only:
+	 * so there are no loops, whatever the rings are. */
 	PEER_HOLDER,
 };
 struct source_peer_conf {

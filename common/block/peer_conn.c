@@ -82,8 +82,33 @@ static void conn_end_all(struct peer_conn *c, struct list_node *ending, int stat
 
 static void conn_start_sweep(struct peer_conn *c)
 {
-	if (!c->sweep.pending)
-		loop_timer_start(&c->sweep, PEER_SWEEP_US);
+	if (c->sweep.pending)
+		return;
+	__atomic_store_n(&c->sweep_us, clock_us() + PEER_SWEEP_US, __ATOMIC_RELAXED);
+	loop_timer_start(&c->sweep, PEER_SWEEP_US);
+}
+
+static void shift(uint64_t *io_us, uint64_t late, uint64_t now)
+{
+	*io_us = MIN(*io_us + late, now);
+}
+
+/* While this loop did not run, nobody was silent: what he sent may lie in the socket. */
+static void conn_stood_still(struct peer_conn *c, uint64_t now)
+{
+	uint64_t due = __atomic_exchange_n(&c->sweep_us, 0, __ATOMIC_RELAXED);
+	uint64_t rx = __atomic_load_n(&c->peer->last_rx_us, __ATOMIC_RELAXED);
+	uint64_t late = due && now > due ? now - due : 0;
+	struct list_node *n;
+
+	if (late < PEER_SWEEP_US / 2)
+		return;
+	shift(&rx, late, now);
+	__atomic_store_n(&c->peer->last_rx_us, rx, __ATOMIC_RELAXED);
+	list_for_each(n, &c->queue)
+		shift(&container_of(n, struct peer_call, link)->moved_us, late, now);
+	list_for_each(n, &c->sent)
+		shift(&container_of(n, struct peer_call, link)->moved_us, late, now);
 }
 
 static bool call_quiet(const struct peer_call *call, uint64_t now)
@@ -152,6 +177,7 @@ static void conn_sweep(struct loop_timer *t)
 	struct list_node ending, *n, *next;
 	uint64_t now = clock_us();
 
+	conn_stood_still(c, now);
 	list_init(&ending);
 	list_for_each_safe(n, next, &c->queue)
 	{
@@ -294,6 +320,7 @@ void conn_close(struct peer_conn *c)
 {
 	c->state = CONN_CLOSED;
 	loop_timer_stop(&c->sweep);
+	__atomic_store_n(&c->sweep_us, 0, __ATOMIC_RELAXED);
 	conn_fail(c, -ECANCELED, "closing");
 }
 

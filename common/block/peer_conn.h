@@ -33,6 +33,7 @@ struct peer_conn {
 	struct tls *tls; /* NULL: plain */
 	struct loop_watch watch;
 	struct loop_timer handshake, sweep;
+	uint64_t sweep_us;	       /* atomic: when it is to run; 0: not */
 	uint64_t retry_us, backoff_us; /* no connect before retry_us; 0: at once */
 	struct list_node queue, sent;  /* calls not yet, and already given to io */
 	unsigned n_queue, n_sent;

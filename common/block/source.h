@@ -30,7 +30,7 @@ enum { REQ_DEPTH = 12, REQ_REASON = 256 };
 
 enum req_flags {
 	/* stores only: never leads, never goes to the object store. In flight it joins only whoever
-	 * asks the object store already, and so waits for no peer */
+	 * asks the object store already, or has asked nobody yet */
 	REQ_NO_FILL = 1,
 	/* nobody waits for it yet: never waits for memory */
 	REQ_PREFETCH = 2,
@@ -50,6 +50,16 @@ enum req_flags {
 	/* with REQ_FILL: keep it until pin_until (unix seconds), whatever else has to go; in the
 	 * past: no longer, and nothing is fetched */
 	REQ_PIN = 128,
+};
+
+/* Whom a fetch waits for, as far as it matters to who may wait for it (rule 7). It changes from left
+ * to right; the peers' layer goes from OPEN or HOLDERS to ASKS, never from PROMISED. */
+enum req_way {
+	WAY_OPEN,
+	WAY_PROMISED, /* a member waits for it: it will ask peers by NO_FILL alone */
+	WAY_HOLDERS,  /* peers, by NO_FILL */
+	WAY_ASKS,     /* a peer who may ask others in turn */
+	WAY_OBJECT    /* the object store */
 };
 
 /* which kind of source answered; for "bytes by source" */
@@ -131,9 +141,8 @@ struct block_req {
 	unsigned depth;
 	/* made by a layer (fork, whole block for a range): no read of its own in the counters */
 	bool inner;
-	uint8_t tier;	/* put: the file's, see object.h */
-	bool at_object; /* atomic, set for good by the object store's layer: it waits for no peer */
-	bool at_holders; /* atomic, for good: it waits for peers that were asked by NO_FILL only */
+	uint8_t tier;	  /* put: the file's, see object.h */
+	enum req_way way; /* atomic: whom it waits for, see flight */
 	/* set by a layer that can use a growing prefix (flight); see req_progress */
 	void (*progress)(struct block_req *req, const struct blob *data, size_t valid, void *arg);
 	void *progress_arg;
@@ -265,9 +274,9 @@ int source_front_new(struct req_env *env, struct source *next, struct source *ke
 int source_flight_new(struct req_env *env, struct source *next, bool whole_on_second,
 		      struct source **ret);
 
-/* true when get of req, which is not under way, would join a fetch in this flight now. Any other
- * layer: false */
-bool source_flight_joins(struct source *s, const struct block_req *req);
+/* true when a get of req, which is not under way, joins a fetch in this flight, now or as long as
+ * that is there. *ret_listed: there is one, to be joined or not. Any other layer: false */
+bool source_flight_joins(struct source *s, const struct block_req *req, bool *ret_listed);
 
 struct source_object_conf {
 	struct object_store *store;

@@ -52,22 +52,27 @@ static bool covers(const struct hash_node *n, const void *arg)
 	       block_key_eq(&l->key, &req->key);
 }
 
+/* Who asks without filling, or for another member, may be what a leader elsewhere waits for (rule
+ * 7). So he does not wait for one who waits for a peer that may ask others in turn; and he who asks
+ * without filling, whose asker waits for such as him, for nobody who waits for a peer at all. Who
+ * has asked nobody yet will ask by NO_FILL alone, once somebody waits for him. Then there are no
+ * loops: nobody begins to wait for a leader that waits by NO_FILL, but those that ask to fill; and
+ * whom a NO_FILL waits for never asks to fill. */
 static bool joins(const struct hash_node *n, const void *arg)
 {
 	const struct fetch *f = container_of(n, const struct fetch, node);
 	const struct block_req *req = arg;
+	enum req_way way = WAY_OPEN;
 
-	/* Who asks without filling, or for another member, may be what a leader elsewhere waits
-	 * for: he must not wait for one who waits for a peer himself (rule 7). He who asks for a
-	 * member may wait for one who only asked by NO_FILL: there the waiting ends. */
 	if (!covers(n, arg))
 		return false;
-	if (!(req->flags & (REQ_NO_FILL | REQ_MEMBER)) ||
-	    __atomic_load_n(&f->leader->at_object, __ATOMIC_ACQUIRE))
+	if (!(req->flags & (REQ_NO_FILL | REQ_MEMBER)))
 		return true;
-	return !(req->flags & REQ_NO_FILL) &&
-	       (f->leader->flags & REQ_MEMBER ||
-		__atomic_load_n(&f->leader->at_holders, __ATOMIC_ACQUIRE));
+	if (__atomic_compare_exchange_n(&f->leader->way, &way, WAY_PROMISED, false,
+					__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		return true;
+	return way == WAY_OBJECT || way == WAY_PROMISED ||
+	       (way == WAY_HOLDERS && !(req->flags & REQ_NO_FILL));
 }
 
 static bool fetch_has_locked(const struct fetch *f, const struct block_req *req)
@@ -402,15 +407,17 @@ static void flight_free(struct source *s)
 static const struct source_ops flight_ops = {
 	.name = "flight", .get = flight_get, .free = flight_free};
 
-bool source_flight_joins(struct source *s, const struct block_req *req)
+bool source_flight_joins(struct source *s, const struct block_req *req, bool *ret_listed)
 {
 	struct source_flight *fl = container_of(s, struct source_flight, base);
 	bool yes;
 
+	*ret_listed = false;
 	if (s->ops != &flight_ops)
 		return false;
 	mtx_lock(&fl->lock);
 	yes = hashmap_find(&fl->fetches, req->key.digest, joins, req);
+	*ret_listed = yes || hashmap_find(&fl->fetches, req->key.digest, covers, req);
 	mtx_unlock(&fl->lock);
 	return yes;
 }

@@ -254,7 +254,7 @@ static void object_get(struct source *s, struct block_req *req)
 		/* from the top, where equal ones become one and the whole block is kept */
 		req_whole(req, top_of(s));
 	} else {
-		__atomic_store_n(&req->at_object, true, __ATOMIC_RELEASE);
+		__atomic_store_n(&req->way, WAY_OBJECT, __ATOMIC_RELEASE);
 		req_reserve(req, get_reserved, so);
 	}
 }

@@ -10,9 +10,10 @@
  *			reservation, one target at a time; instead of a hedge the try is given up
  *			when it was quiet for CARRIED_US and there is another target
  *	ask_tick	no answer in the hedge's time. Bytes of other answers put it off. The next
- *			target is tried beside the first, or, without one, the layer below
- *			(ask_below). After FILLING nobody hedges as long as the peer lives: its
- *			health is watched (tick_watched)
+ *			target is tried beside the first, or, when all were asked and none shows
+ *			life, the layer below (ask_below). After FILLING nobody hedges as long as
+ *			the peer lives: its health is watched (tick_watched). A daemon waits for a
+ *			member as long as he shows life (tick_member)
  *	ask_failed	a try failed: the next target, or wait for the other, or ask_pass: the
  *			layer below
  *	ask_busy	the owner of a hot block said BUSY, and who was asked in his place failed:
@@ -34,8 +35,8 @@ enum {
 	FDS_BYTES = 1 << 30,
 	HEDGE_MIN_US = 50000,
 	HEDGE_MAX_US = 250000,
-	WATCH_US = 500000, /* between looks at a peer that fetches: is it still alive? */
-	GONE_US = 1500000, /* not one byte for so long, probes included: left even then */
+	WATCH_US = 250000, /* between looks at a peer that fetches: is it still alive? */
+	GONE_US = 1000000, /* not one byte for so long, probes included: left even then */
 	BUSY_TIMES = 8,	   /* a hedge is put off that often while the peer sends us other things */
 	HEDGE_SHARE = 50,  /* one in so many requests to a peer that works may be hedged */
 	LATE_US = 50000,   /* a timer so late tells that this machine has no time, not the peer */
@@ -45,8 +46,9 @@ enum {
 	FILLING_US = 120000000, /* the same after FILLING: the store's retries take their time */
 	FILL_US = 600000000,	/* warm-up's */
 	PROBE_US = 2000000,
-	HOLDER_US = 300000,
-	HOLDER_FILLING_US = 5000000, /* when he has it already half-way from the object store */
+	MEMBER_US = 300000, /* the same when a member asks another one */
+	MEMBER_TIMES = 10,  /* half of it is waited so often for those who live */
+	BELOW_US = 1000000, /* all are silent for so long: the layer below is asked, too */
 	ASK_TARGETS = PEER_TARGETS + 1,
 };
 
@@ -59,13 +61,14 @@ struct ask {
 	struct peer *busy; /* said BUSY, and was not asked again */
 	bool again;	   /* the last target is that one */
 	unsigned n, next;  /* the one that is tried next */
+	unsigned no_fill;  /* so many, the first, are asked by NO_FILL */
+	bool member;	   /* a member asks members */
 	unsigned put_off;
 	uint64_t due_us;   /* when the timer was meant to fire */
 	uint64_t asked_us; /* the newest target */
 	unsigned late;
-	bool filling; /* atomic: the newest target said so */
-	bool below;   /* the layer below was asked, too */
-	bool holder;  /* they are asked by NO_FILL */
+	bool filling[ASK_TARGETS]; /* atomic: they said so */
+	bool below;		   /* the layer below was asked, too */
 	struct buf *spare;
 	struct ask_try *out[ASK_TARGETS]; /* atomic, counted: forked tries under way, by target */
 };
@@ -190,18 +193,24 @@ static uint64_t hedge_us(const struct peer_health *h)
 	return h->p99_us ? MIN(us, (uint64_t)HEDGE_MAX_US) : HEDGE_MAX_US;
 }
 
-static uint64_t try_quiet(const struct ask *a, const struct block_req *req, bool carried)
+static bool is_no_fill(const struct ask *a, unsigned nr)
+{
+	return nr < a->no_fill || (a->again && nr == a->n - 1);
+}
+
+static uint64_t try_quiet(const struct ask *a, const struct block_req *req, unsigned nr,
+			  bool carried)
 {
 	uint64_t us;
 
-	/* in a fork the tick looks whether he lives, and the fork's timer is the end */
-	if (a->holder)
-		return carried ? HOLDER_US : HOLDER_FILLING_US;
+	/* in a fork the tick looks whether he lives */
+	if (nr < a->no_fill && carried)
+		return MEMBER_US;
 	if (req->flags & REQ_FILL)
 		return FILL_US;
 	if (req->flags & REQ_PROBE)
 		return PROBE_US;
-	if (carried && a->next < a->n)
+	if (carried && nr + 1 < a->n)
 		return CARRIED_US;
 	us = a->sp->conf.remote_us ? a->sp->conf.remote_us : QUIET_US;
 	/* no fork's timer sees to who is carried */
@@ -213,7 +222,7 @@ static void ask_busy(struct ask *a, struct peer *p, int status)
 {
 	struct peer *none = NULL;
 
-	if (status != -EBUSY || a->holder)
+	if (status != -EBUSY || a->member)
 		return;
 	metric_add(a->sp->busy, 1);
 	(void)__atomic_compare_exchange_n(&a->busy, &none, p, false, __ATOMIC_RELEASE,
@@ -237,9 +246,8 @@ static void try_filling(struct peer_try *t)
 	struct ask_try *at = container_of(t, struct ask_try, t);
 	uint64_t left;
 
-	__atomic_store_n(&at->ask->filling, true, __ATOMIC_RELAXED);
-	t->call.quiet_us =
-		MAX(t->call.quiet_us, (uint64_t)(t->no_fill ? HOLDER_FILLING_US : FILLING_US));
+	__atomic_store_n(&at->ask->filling[at->nr], true, __ATOMIC_RELAXED);
+	t->call.quiet_us = MAX(t->call.quiet_us, (uint64_t)FILLING_US);
 	left = clock_left(t->req->deadline_us);
 	t->call.quiet_us = MIN(t->call.quiet_us, left ? left : 1);
 }
@@ -254,21 +262,21 @@ static struct ask_try *try_new(struct ask *a, struct block_req *req, peer_try_fn
 	at->refs = 1;
 	at->t.env = &a->sp->env;
 	at->t.req = req;
-	at->t.no_fill = a->holder;
 	at->t.filling = try_filling;
 	at->t.done = done;
 	return at;
 }
 
-static void try_go(struct ask_try *at, bool carried)
+static void try_go(struct ask_try *at, struct block_req *parent, bool carried)
 {
 	struct ask *a = at->ask;
 
 	at->nr = a->next++;
 	at->t.peer = a->target[at->nr];
-	at->t.no_fill = at->t.no_fill || (a->again && a->next == a->n);
-	at->t.quiet_us = try_quiet(a, at->t.req, carried);
-	__atomic_store_n(&a->filling, false, __ATOMIC_RELAXED);
+	at->t.no_fill = is_no_fill(a, at->nr);
+	at->t.quiet_us = try_quiet(a, at->t.req, at->nr, carried);
+	if (at->nr >= a->no_fill)
+		__atomic_store_n(&parent->way, WAY_ASKS, __ATOMIC_RELEASE);
 	__atomic_fetch_add(&a->refs, 1, __ATOMIC_RELAXED);
 }
 
@@ -313,7 +321,7 @@ static void ask_carry_go(struct block_req *req, int status, void *arg)
 		ask_pass(a, req);
 	} else {
 		at->t.buf = TAKE_PTR(a->spare);
-		try_go(at, true);
+		try_go(at, req, true);
 		peer_try_start(&at->t);
 	}
 }
@@ -376,8 +384,8 @@ static void ask_set_tick(struct ask *a, struct block_req *parent)
 	if (parent->flags & REQ_PROBE)
 		return;
 	a->asked_us = clock_us();
-	if (a->holder)
-		us = HOLDER_US / 2;
+	if (a->member)
+		us = MEMBER_US / 2;
 	else if (is_get(parent) && a->next < a->n) {
 		peer_health(a->target[a->next - 1], &h);
 		us = hedge_us(&h);
@@ -396,15 +404,32 @@ static bool hedge_allowed(struct source_peer *sp)
 	return true;
 }
 
-/* The peer said FILLING, or was asked to fill: nobody hedges, as long as it lives. */
-static bool tick_watched(struct ask *a, struct block_req *parent, const struct peer_health *h)
+/* Somebody who is still asked, and (filling: only if he said so) shows life: he is asked for more
+ * signs of it when the last one is older than probe_us, and it is looked at again after that time. */
+static bool tick_lives(struct ask *a, struct block_req *parent, bool filling, uint64_t gone_us,
+		       uint64_t probe_us)
 {
-	if (h->down || h->idle_us >= GONE_US)
-		return false;
-	if (h->idle_us >= WATCH_US)
-		peer_probe(a->target[a->next - 1]);
-	ask_arm(a, parent, WATCH_US);
-	return true;
+	struct peer_health h;
+
+	for (unsigned i = 0; i < a->next; i++) {
+		if (!__atomic_load_n(&a->out[i], __ATOMIC_ACQUIRE) ||
+		    (filling && !__atomic_load_n(&a->filling[i], __ATOMIC_RELAXED)))
+			continue;
+		peer_health(a->target[i], &h);
+		if (h.down || h.idle_us >= gone_us)
+			continue;
+		if (h.idle_us >= probe_us)
+			peer_probe(a->target[i]);
+		ask_arm(a, parent, probe_us);
+		return true;
+	}
+	return false;
+}
+
+/* A peer said FILLING, or was asked to fill: nobody hedges, as long as it lives. */
+static bool tick_watched(struct ask *a, struct block_req *parent)
+{
+	return tick_lives(a, parent, is_get(parent), GONE_US, WATCH_US);
 }
 
 /* No answer in the hedge's time. Bytes of other answers tell that the peer works, and ours waits
@@ -421,26 +446,50 @@ static bool tick_put_off(struct ask *a, struct block_req *parent, const struct p
 	return true;
 }
 
-/* The holder is given HOLDER_US of silence. Half-way he is asked whether he lives (bytes of other
- * answers tell the same): who does is waited for, since he is busy with what everybody wants, and
- * the object store is the last that should be asked for that. Who says that the bytes are on their
- * way has the time of the fork. */
-static void tick_holder(struct ask *a, struct block_req *parent, const struct peer_health *h)
+/* One of the members that are still asked was not silent for MEMBER_US. Who gets near to that is
+ * asked whether he lives. */
+static bool member_lives(const struct ask *a)
 {
-	struct peer *p = a->target[a->next - 1];
-	uint64_t asked = clock_us() - a->asked_us, silent = MIN(h->idle_us, asked);
+	uint64_t asked = clock_us() - a->asked_us, silent;
+	struct peer_health h;
+	bool lives = false;
 
-	if (__atomic_load_n(&a->filling, __ATOMIC_RELAXED) && tick_watched(a, parent, h))
+	for (unsigned i = 0; i < a->next; i++) {
+		if (!__atomic_load_n(&a->out[i], __ATOMIC_ACQUIRE))
+			continue;
+		peer_health(a->target[i], &h);
+		silent = MIN(h.idle_us, asked);
+		if (h.down || silent >= MEMBER_US) {
+			peer_note(a->target[i], -ETIMEDOUT);
+			continue;
+		}
+		if (silent >= MEMBER_US / 4)
+			peer_probe(a->target[i]);
+		lives = true;
+	}
+	return lives;
+}
+
+/* A member that is asked by another one is given MEMBER_US of silence. Half-way he is asked whether
+ * he lives (bytes of other answers tell the same): who does is waited for, since he is busy with
+ * what everybody wants, and the object store is the last that should be asked for that; but not
+ * for ever: it may be his disk that hangs. */
+static void tick_member(struct ask *a, struct block_req *parent)
+{
+	if (tick_watched(a, parent))
 		return;
-	if (!h->down && silent < HOLDER_US && a->put_off++ < 2 * BUSY_TIMES) {
-		if (silent >= HOLDER_US / 4)
-			peer_probe(p);
-		ask_arm(a, parent, HOLDER_US / 2);
+	if (member_lives(a) && a->put_off++ < MEMBER_TIMES) {
+		ask_arm(a, parent, MEMBER_US / 2);
 		return;
 	}
-	peer_note(p, -ETIMEDOUT);
-	if (!ask_next(a, parent, 1))
+	if (ask_next(a, parent, 1))
+		return;
+	if (a->next == a->n) {
 		ask_pass(a, parent);
+		return;
+	}
+	ask_abandon(a); /* there is no memory for both */
+	ask_carry(a, parent);
 }
 
 static void ask_tick(struct block_req *parent, void *arg)
@@ -455,16 +504,16 @@ static void ask_tick(struct block_req *parent, void *arg)
 		ask_arm(a, parent, hedge_us(&h));
 		return;
 	}
-	if (a->holder) {
-		tick_holder(a, parent, &h);
+	if (a->member) {
+		tick_member(a, parent);
 		return;
 	}
-	if (!is_get(parent) || __atomic_load_n(&a->filling, __ATOMIC_RELAXED)) {
-		if (tick_watched(a, parent, &h))
-			return;
-	} else if (tick_put_off(a, parent, &h)) {
+	if (tick_watched(a, parent))
 		return;
-	}
+	if (is_get(parent) &&
+	    (a->next < a->n ? tick_put_off(a, parent, &h)
+			    : tick_lives(a, parent, false, BELOW_US, HEDGE_MAX_US)))
+		return;
 	/* a short silence is worth a hedge, but a peer is set behind the others only for a long
 	 * one: the others would fetch what it holds */
 	if (h.idle_us >= HEDGE_MAX_US)
@@ -490,10 +539,8 @@ static void forked_done(struct peer_try *t, int status)
 	ask_unref(a);
 }
 
-static uint64_t fork_us(const struct ask *a, const struct block_req *parent)
+static uint64_t fork_us(const struct block_req *parent)
 {
-	if (a->holder)
-		return HOLDER_FILLING_US;
 	return parent->flags & REQ_FILL	   ? FILL_US
 	       : parent->flags & REQ_PROBE ? PROBE_US
 					   : FILLING_US;
@@ -508,7 +555,7 @@ static bool ask_next(struct ask *a, struct block_req *parent, unsigned running)
 	if (a->next == a->n)
 		return false;
 	at = try_new(a, NULL, forked_done);
-	child = at ? req_fork(parent, parent->flags, fork_us(a, parent), ask_lost, a) : NULL;
+	child = at ? req_fork(parent, parent->flags, fork_us(parent), ask_lost, a) : NULL;
 	if (!child) {
 		free(at);
 		if (running > 0)
@@ -521,7 +568,7 @@ static bool ask_next(struct ask *a, struct block_req *parent, unsigned running)
 	req_unreserve(parent);
 	if (a->spare)
 		buf_unref(TAKE_PTR(a->spare));
-	try_go(at, false);
+	try_go(at, parent, false);
 	ask_set_tick(a, parent);
 	at->refs += 2;
 	__atomic_store_n(&a->out[at->nr], at, __ATOMIC_RELEASE);
@@ -547,7 +594,8 @@ static void ask_failed(struct ask *a, struct block_req *parent, int status, unsi
 		req_done(parent, status);
 		return;
 	}
-	if (status == -ETIMEDOUT && a->holder && !__atomic_load_n(&a->filling, __ATOMIC_RELAXED))
+	if (status == -ETIMEDOUT && a->next <= a->no_fill &&
+	    !__atomic_load_n(&a->filling[a->next - 1], __ATOMIC_RELAXED))
 		peer_note(a->target[a->next - 1], -ETIMEDOUT);
 	if (status == -ETIMEDOUT && clock_left(parent->deadline_us) == 0) {
 		if (running == 0)
@@ -556,8 +604,14 @@ static void ask_failed(struct ask *a, struct block_req *parent, int status, unsi
 	}
 	if (is_get(parent))
 		parent->reason[0] = '\0'; /* of one peer; the next may do better */
-	if (ask_next(a, parent, running) || running > 0)
+	if (ask_next(a, parent, running))
 		return;
+	if (running > 0) {
+		/* he was silent already, else nobody else would have been asked: looked at now */
+		if (a->next == a->n && !a->below)
+			ask_arm(a, parent, HEDGE_MIN_US);
+		return;
+	}
 	if (ask_again(a, parent) && ask_next(a, parent, 0))
 		return;
 	if (!is_get(parent)) { /* below nobody can fill, or knows */
@@ -577,13 +631,30 @@ static bool is_asked(const struct source_peer *sp, const struct block_req *req)
 	return is_get(req) || sp->conf.mode == PEER_OWNER;
 }
 
+/* Who waits for req, and will be waited for: a member only as long as nobody is asked to fill it
+ * (see flight). */
+static unsigned pick(struct source_peer *sp, struct block_req *req,
+		     struct peer *target[PEER_TARGETS], unsigned *ret_no_fill)
+{
+	bool member = req->flags & REQ_MEMBER;
+	unsigned n = peer_pick(sp, req, member, target, ret_no_fill);
+	enum req_way way = WAY_OPEN;
+
+	if (*ret_no_fill < n &&
+	    !__atomic_compare_exchange_n(&req->way, &way, *ret_no_fill ? WAY_HOLDERS : WAY_ASKS,
+					 false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+		n = peer_pick(sp, req, true, target, ret_no_fill);
+	if (n > 0 && *ret_no_fill == n)
+		__atomic_store_n(&req->way, WAY_HOLDERS, __ATOMIC_RELEASE);
+	return n;
+}
+
 static void peer_get(struct source *s, struct block_req *req)
 {
 	struct source_peer *sp = peer_layer(s);
 	struct peer *target[PEER_TARGETS];
 	struct buf *spare = NULL;
-	bool holder = false;
-	unsigned n = is_asked(sp, req) ? peer_pick(sp, req, target, &holder) : 0;
+	unsigned no_fill = 0, n = is_asked(sp, req) ? pick(sp, req, target, &no_fill) : 0;
 	struct ask *a = NULL;
 
 	if (n > 0 && is_get(req) && peer_is_local(target[0]) &&
@@ -612,9 +683,9 @@ static void peer_get(struct source *s, struct block_req *req)
 	a->sp = sp;
 	a->refs = 1;
 	a->n = n;
-	a->holder = holder;
-	if (holder)
-		__atomic_store_n(&req->at_holders, true, __ATOMIC_RELEASE);
+	a->no_fill = no_fill;
+	a->member = sp->conf.mode == PEER_HOLDER &&
+		    (no_fill > 0 || !__atomic_load_n(&sp->conf.view->consumer, __ATOMIC_RELAXED));
 	a->spare = spare;
 	memcpy(a->target, target, n * sizeof(*target));
 	req_push(req, ask_over, a);

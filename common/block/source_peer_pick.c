@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which peers are asked for a block: the ring's answer, as this process reaches them, the healthy
- * first. Any thread; no state. */
+ * first. A member asks the others on the path by NO_FILL. Who is not the ring's owner, but asked in
+ * his place, asks him last, as a mount would: so whoever is asked, it is the owner who goes to the
+ * object store, once for all, as long as he lives. Any thread; no state. */
 #include "common/block/source_peer.h"
 
 struct pick {
@@ -83,27 +85,20 @@ static void pick_owners(struct pick *k)
 		pick_healthy_first(k);
 }
 
-/* A member that has the block only for its sub-group gets it from the whole ring's owner. */
-static bool pick_for_sub_group(struct pick *k)
+/* The ring's owner, who gets the block for all; NULL: that is this member, or he does not answer. */
+static struct peer *pick_owner(const struct pick *k)
 {
-	const char *sub_group = k->sp->conf.sub_group;
-	uint32_t owner, near;
+	uint32_t owner;
 	struct peer *p;
 
-	if (!sub_group || k->self < 0 || k->req->flags & REQ_MEMBER ||
-	    cluster_find_sub(k->c, &k->req->key, sub_group, &near, 1) == 0 ||
-	    near != (uint32_t)k->self || cluster_find(k->c, &k->req->key, &owner, 1) == 0 ||
-	    owner == near)
-		return false;
+	if (cluster_find(k->c, &k->req->key, &owner, 1) == 0 || owner == (uint32_t)k->self)
+		return NULL;
 	p = member_peer(k->sp, &k->c->members[owner]);
-	if (!p || !healthy(p))
-		return false;
-	pick_add(k, p);
-	return true;
+	return p && healthy(p) ? p : NULL;
 }
 
-/* the others on the path */
-static void pick_path(struct pick *k)
+/* the others on the path, but one */
+static void pick_path(struct pick *k, const struct peer *but)
 {
 	uint32_t m[PEER_TARGETS + 1];
 	size_t found = cluster_find_path(k->c, &k->req->key, m, ARRAY_LEN(m));
@@ -111,29 +106,33 @@ static void pick_path(struct pick *k)
 	for (size_t i = 0; i < found; i++) {
 		struct peer *p = member_peer(k->sp, &k->c->members[m[i]]);
 
-		if (p && healthy(p))
+		if (p && p != but && healthy(p))
 			pick_add(k, p);
 	}
 }
 
-unsigned peer_pick(struct source_peer *sp, const struct block_req *req,
-		   struct peer *ret[PEER_TARGETS], bool *ret_holder)
+unsigned peer_pick(struct source_peer *sp, const struct block_req *req, bool member,
+		   struct peer *ret[PEER_TARGETS], unsigned *ret_no_fill)
 {
 	struct cluster *c = cluster_view_get(sp->conf.view);
 	struct pick k = {.sp = sp, .c = c, .req = req, .self = -1, .ret = ret, .max = PEER_TARGETS};
 
-	*ret_holder = false;
+	*ret_no_fill = 0;
 	if (!c)
 		return 0;
 	if (sp->conf.self)
 		k.self = cluster_index(c, sp->conf.self);
 	if (sp->conf.mode == PEER_OWNER ||
-	    (__atomic_load_n(&sp->conf.view->consumer, __ATOMIC_RELAXED) &&
-	     !(req->flags & REQ_MEMBER))) {
+	    (__atomic_load_n(&sp->conf.view->consumer, __ATOMIC_RELAXED) && !member)) {
 		pick_owners(&k);
-	} else if (!pick_for_sub_group(&k)) {
-		*ret_holder = true;
-		pick_path(&k);
+	} else {
+		struct peer *owner = member ? NULL : pick_owner(&k);
+
+		k.max -= owner != NULL;
+		pick_path(&k, owner);
+		*ret_no_fill = k.n;
+		k.max = PEER_TARGETS;
+		pick_add(&k, owner);
 	}
 	cluster_unref(c);
 	return k.n;

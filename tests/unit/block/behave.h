@@ -30,7 +30,8 @@ enum behaviour {
 	FORBIDDEN,
 	STORE_ERROR,
 	FILL_SLOWLY,
-	SLOW,	       /* and says nothing, but to others */
+	SLOW,	   /* and says nothing, but to others */
+	FILL_LATE, /* says FILLING after longer than a hedge, and more than twice as long nothing */
 	FILL_FOR_EVER, /* says FILLING and then nothing more, not even to a probe */
 	PASS_FD,
 	PASS_BAD_FD,
@@ -216,10 +217,14 @@ static inline void on_get(struct daemon *d, int fd, const struct frame *q, const
 	} else if (how >= PASS_FD && (q->flags & FRAME_WANT_FD)) {
 		answer_fd(fd, q, &k, how);
 	} else {
-		if (how == FILL_SLOWLY)
+		if (how == FILL_LATE)
+			usleep(600000);
+		if (how == FILL_SLOWLY || how == FILL_LATE)
 			answer(fd, q, ST_FILLING, NULL, 0);
 		if (how == FILL_SLOWLY || how == SLOW)
 			usleep(700000);
+		if (how == FILL_LATE)
+			usleep(2400000);
 		answer_block(fd, q, &k, &g, how);
 	}
 }

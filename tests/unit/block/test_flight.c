@@ -31,6 +31,12 @@ static void range(int i, const struct block_key *k, uint32_t off, uint32_t len, 
 	read_go(&w, &wt, &rd[i], k, off, len, flags);
 }
 
+/* whom the read, which the fault below holds, waits for, as the peers' layer there would say */
+static void waits(int i, enum req_way way)
+{
+	__atomic_store_n(&rd[i].req->way, way, __ATOMIC_RELEASE);
+}
+
 static void equal_requests_become_one(void **state)
 {
 	struct block_key k = key_of(1, 0), other = key_of(1, 1);
@@ -440,10 +446,10 @@ static void who_does_not_fill_waits_for_nobody_who_may_wait_for_a_peer_G12(void 
 
 	(void)state;
 	begin(WITH_FLIGHT | WITH_SYNC, CODEC_NONE);
-	/* the leader is on its way to the object store: here peers are asked */
 	source_fault_add(w.fault, &(struct fault_rule){.kind = FAULT_HANG, .count = 1});
 	whole(0, &k, 0);
 	for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
+		waits(0, i % 2 ? WAY_ASKS : WAY_HOLDERS);
 		assert_int_equal(get_once(&w, &k, 0, BLOCK, flags[i], NULL, NULL), -ENOENT);
 		assert_int_equal(get_once(&w, &k, 0, 10, flags[i], NULL, NULL), -ENOENT);
 	}
@@ -469,6 +475,7 @@ static void who_asks_for_a_member_waits_for_nobody_who_waits_for_one(void **stat
 	begin(WITH_FLIGHT | WITH_SYNC, CODEC_NONE);
 	source_fault_add(w.fault, &(struct fault_rule){.kind = FAULT_HANG, .count = 1});
 	whole(0, &k, 0);
+	waits(0, WAY_ASKS);
 	whole(1, &k, REQ_MEMBER);
 	for (unsigned i = 0; i < 5000 && !read_is_done(&rd[1]); i++)
 		usleep(1000);
@@ -492,9 +499,38 @@ static void who_asks_for_a_member_waits_for_nobody_who_waits_for_one(void **stat
 	end();
 }
 
+/* In line for memory, or on its way down: then it is told to ask by NO_FILL alone, and nobody else
+ * goes to the object store beside it. */
+static void who_has_asked_nobody_yet_is_waited_for_by_all(void **state)
+{
+	static const uint32_t flags[] = {REQ_NO_FILL, REQ_MEMBER};
+	struct block_key k = key_of(17, 0);
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(flags); i++) {
+		begin(WITH_FLIGHT | WITH_SYNC, CODEC_NONE);
+		source_fault_add(w.fault, &(struct fault_rule){.kind = FAULT_HANG, .count = 1});
+		whole(0, &k, 0);
+		whole(1, &k, flags[i]);
+		whole(2, &k, flags[i]);
+		assert_int_equal(rd[0].req->way, WAY_PROMISED);
+		assert_false(read_is_done(&rd[1]) || read_is_done(&rd[2]));
+		waits(0, WAY_HOLDERS);
+		whole(3, &k, REQ_MEMBER);
+		assert_int_equal(source_fault_seen(w.fault), 1);
+		source_fault_release(w.fault);
+		waiter_wait(&wt);
+		for (int r = 0; r < 4; r++)
+			read_check(&rd[r], 0);
+		assert_int_equal(mem_gets(&w.store), 1);
+		end();
+	}
+}
+
 static void who_does_not_fill_joins_what_comes_from_the_object_store(void **state)
 {
 	struct block_key k = key_of(17, 0);
+	bool listed;
 
 	(void)state;
 	for (int failed = 0; failed < 2; failed++) {
@@ -502,7 +538,8 @@ static void who_does_not_fill_joins_what_comes_from_the_object_store(void **stat
 		mem_hold(&w.store);
 		whole(0, &k, 0);
 		whole(1, &k, REQ_NO_FILL);
-		assert_true(source_flight_joins(w.flight, rd[1].req));
+		assert_true(source_flight_joins(w.flight, rd[1].req, &listed));
+		assert_true(listed);
 		read_go(&w, &wt, &rd[2], &k, 100, 50, REQ_NO_FILL);
 		assert_false(read_is_done(&rd[1]) || read_is_done(&rd[2]));
 		/* these want the store's own word all the same */
@@ -542,6 +579,7 @@ int main(void)
 		cmocka_unit_test(a_demand_waits_in_line_and_nothing_leaves_before),
 		cmocka_unit_test(who_does_not_fill_waits_for_nobody_who_may_wait_for_a_peer_G12),
 		cmocka_unit_test(who_asks_for_a_member_waits_for_nobody_who_waits_for_one),
+		cmocka_unit_test(who_has_asked_nobody_yet_is_waited_for_by_all),
 		cmocka_unit_test(who_does_not_fill_joins_what_comes_from_the_object_store),
 	};
 

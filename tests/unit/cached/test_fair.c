@@ -76,6 +76,37 @@ static unsigned gets_before_mine(uint32_t flags)
 	return gets;
 }
 
+/* Another daemon asks, without filling, for what is still in line here: it is on its way, and so
+ * comes, in turn, once for all. */
+static void what_waits_for_its_turn_is_being_fetched(void **state)
+{
+	struct served *s = served_new(256 << 20, 100);
+	struct block_key last = key_of(&volume_a, EACH, BLOCK),
+			 other = key_of(&volume_a, 9999, BLOCK);
+	struct answer a = {0};
+	struct greedy g;
+	int fd = member_tcp(s);
+
+	(void)state;
+	atomic_store(&s->w->objects.delay_us, 100000);
+	greedy_start(&g, s, 1, 0);
+	eventually(metric_value(s->w->counters.requests[OP_GET]) == EACH);
+	ask_get(fd, 1, FRAME_NO_FILL, &other, 0, BLOCK);
+	assert_true(hear(fd, &a));
+	assert_int_equal(a.f.status, ST_NOT_HERE);
+	assert_true(atomic_load(&s->w->objects.gets) < EACH);
+	ask_get(fd, 2, FRAME_NO_FILL, &last, 0, BLOCK);
+	assert_true(hear(fd, &a));
+	assert_int_equal(a.f.status, ST_FILLING);
+	assert_true(hear(fd, &a));
+	check_data(&a, &last, 0, BLOCK);
+	greedy_end(&g);
+	assert_int_equal(atomic_load(&s->w->objects.gets), EACH);
+	free(a.body);
+	(void)close(fd);
+	served_free(s);
+}
+
 /* the pool of 16 MiB has room for some 90 blocks at once: first come, first served would be 768 */
 static void who_asks_for_much_stands_in_nobodys_way(void **state)
 {
@@ -158,6 +189,7 @@ static void every_second_asker_of_a_hot_block_is_sent_on(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_waits_for_its_turn_is_being_fetched),
 		cmocka_unit_test(who_asks_for_much_stands_in_nobodys_way),
 		cmocka_unit_test(what_is_read_ahead_waits_behind_demand),
 		cmocka_unit_test(who_leaves_leaves_the_line),

@@ -50,6 +50,35 @@ static void node_asks(struct node *n, const struct node *other)
 	cluster_view_set(&n->view, cluster_new(1, &m, 1));
 }
 
+/* both are members of n's ring; two of them in one order: of the ring, by the state of the first */
+static void node_sees(struct node *n, const struct node *a, enum member_state state,
+		      const struct node *b)
+{
+	struct member m[2] = {
+		{.addr = "127.0.0.1", .port = a->port, .weight = 100, .state = state},
+		{.addr = "127.0.0.1", .port = b->port, .weight = 100, .state = MEMBER_ACTIVE}};
+
+	(void)snprintf(m[0].id, sizeof(m[0].id), "%s", a->id);
+	(void)snprintf(m[1].id, sizeof(m[1].id), "%s", b->id);
+	cluster_view_set(&n->view, cluster_new(2, m, 2));
+}
+
+/* the nth block whose owner is this member (0: a) */
+static struct block_key owned(struct node *n, uint32_t member, unsigned nth)
+{
+	struct cluster *c = cluster_view_get(&n->view);
+
+	for (uint64_t s = 1;; s++) {
+		struct block_key k = key_of(&volume_a, s, BLOCK);
+		uint32_t who;
+
+		if (cluster_find(c, &k, &who, 1) == 1 && who == member && nth-- == 0) {
+			cluster_unref(c);
+			return k;
+		}
+	}
+}
+
 static void node_stop(struct node *n)
 {
 	assert_true(server_stop(n->server, 10000000));
@@ -136,11 +165,74 @@ static void what_the_owner_is_fetching_is_not_fetched_again(void **state)
 	node_stop(&b);
 }
 
+/* A hedge, or BUSY, sends a reader to the successor before the owner knows of the block: it is the
+ * owner who fetches, for both. */
+static void a_successor_has_the_owner_fetch(void **state)
+{
+	enum { N = 20 };
+	struct node a, b;
+	struct asked of_a[N], of_b[N];
+
+	(void)state;
+	node_start(&a, "a");
+	node_start(&b, "b");
+	node_sees(&a, &a, MEMBER_ACTIVE, &b);
+	node_sees(&b, &a, MEMBER_ACTIVE, &b);
+	atomic_store(&a.w->objects.delay_us, 600000); /* longer than he may be silent */
+	for (unsigned i = 0; i < N; i++) {
+		struct block_key k = owned(&a, 0, i);
+
+		ask_node(&b, &of_b[i], &k);
+		if (i % 2)
+			ask_node(&a, &of_a[i], &k);
+	}
+	for (unsigned i = 0; i < N; i++) {
+		asked_end(&of_b[i]);
+		if (i % 2)
+			asked_end(&of_a[i]);
+	}
+	assert_int_equal(atomic_load(&a.w->objects.gets), N);
+	assert_int_equal(atomic_load(&b.w->objects.gets), 0);
+	node_stop(&a);
+	node_stop(&b);
+}
+
+/* a is joining: his blocks are on b's path, too. Mounts that know of it ask him, others b. */
+static void while_one_joins_one_of_two_fetches(void **state)
+{
+	enum { N = 20 };
+	struct node a, b;
+	struct asked of_a[N], of_b[N];
+
+	(void)state;
+	node_start(&a, "a");
+	node_start(&b, "b");
+	node_sees(&a, &a, MEMBER_JOINING, &b);
+	node_sees(&b, &a, MEMBER_JOINING, &b);
+	atomic_store(&a.w->objects.delay_us, 200000);
+	atomic_store(&b.w->objects.delay_us, 200000);
+	for (unsigned i = 0; i < N; i++) {
+		struct block_key k = owned(&a, 0, i);
+
+		ask_node(&b, &of_b[i], &k);
+		ask_node(&a, &of_a[i], &k);
+	}
+	for (unsigned i = 0; i < N; i++) {
+		asked_end(&of_b[i]);
+		asked_end(&of_a[i]);
+	}
+	assert_int_equal(atomic_load(&a.w->objects.gets) + atomic_load(&b.w->objects.gets), N);
+	node_stop(&a);
+	node_stop(&b);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rings_that_name_each_other_do_not_wait_for_each_other_G12),
 		cmocka_unit_test(what_the_owner_is_fetching_is_not_fetched_again),
+		cmocka_unit_test(a_successor_has_the_owner_fetch),
+		cmocka_unit_test(while_one_joins_one_of_two_fetches),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
