@@ -30,6 +30,7 @@ struct pin {
 struct pins_disk {
 	struct str changes;
 	bool whole;
+	bool loaded;	  /* the table knows better than the file */
 	uint64_t records; /* in the file */
 	uint64_t blocks, bytes;
 };
@@ -117,7 +118,7 @@ void pins_reset(struct pins *p, const struct hash128 *volume)
 	hashmap_each(&p->map, remove_each, p);
 	for (unsigned i = 0; i < p->n_disks; i++) {
 		str_reset(&p->disk[i].changes);
-		p->disk[i].whole = false;
+		p->disk[i].whole = p->disk[i].loaded = false;
 		p->disk[i].records = 0;
 	}
 	p->volume = *volume;
@@ -381,27 +382,42 @@ static bool tell_each(struct hash_node *n, void *arg)
 	return true;
 }
 
+static int load_from(struct pins *p, unsigned disk, int dir, const struct hash128 *volume,
+		     uint64_t now)
+{
+	_cleanup_(closep) int fd = -1;
+	char path[PINS_PATH_MAX];
+
+	path_of(volume, "", path);
+	fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	return load_file(p, disk, fd, volume, now);
+}
+
 int pins_load(struct pins *p, unsigned disk, int dir, uint64_t now,
 	      void (*pinned)(const struct block_key *k, void *arg), void *arg)
 {
 	struct str keys = STR_INIT;
 	struct told t = {.pins = p, .disk = disk, .out = &keys, .keys = true};
-	_cleanup_(closep) int fd = -1;
-	char path[PINS_PATH_MAX];
 	struct hash128 volume;
-	int r;
+	bool loaded;
+	int r = 0;
 
 	assert(disk < p->n_disks);
 	mtx_lock(&p->lock);
 	volume = p->volume;
-	p->disk[disk].records = 0;
+	loaded = p->disk[disk].loaded;
+	if (loaded) /* it was away, and whatever is there now is to be as the table is */
+		p->disk[disk].whole = true;
+	else
+		p->disk[disk].records = 0;
 	mtx_unlock(&p->lock);
-	path_of(&volume, "", path);
-	fd = openat(dir, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	if (fd < 0)
-		return errno == ENOENT ? 0 : -errno;
-	r = load_file(p, disk, fd, &volume, now);
+	if (!loaded)
+		r = load_from(p, disk, dir, &volume, now);
 	mtx_lock(&p->lock);
+	if (r == 0 && hash128_eq(&p->volume, &volume))
+		p->disk[disk].loaded = true;
 	hashmap_each(&p->map, tell_each, &t);
 	mtx_unlock(&p->lock);
 	if (r == 0)

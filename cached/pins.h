@@ -45,7 +45,8 @@ uint64_t pins_until(struct pins *p, const struct block_key *k);
 size_t pins_expired(struct pins *p, uint64_t now, struct block_key *ret, size_t max);
 void pins_stat(struct pins *p, struct pins_stat *ret);
 
-/* What the disk's file says, added to the table; dir is where the volumes' folders are. Calls
+/* The first time: what the disk's file says, added to the table; later, when the disk was away, the
+ * table is right, and the file is to be written anew. dir is where the volumes' folders are. Calls
  * pinned for each block that is pinned now. 0 (also without a file) or -errno */
 int pins_load(struct pins *p, unsigned disk, int dir, uint64_t now,
 	      void (*pinned)(const struct block_key *k, void *arg), void *arg);

@@ -22,7 +22,9 @@ enum {
 	BUSY_US = 100000,   /* until a busy disk is looked at again */
 	EMPTY_US = 1000000, /* until an empty store is */
 	WEEK_S = 7 * 24 * 3600,
-	IDLE_CLASS = 3 << 13, /* ioprio_set(2) */
+	/* ioprio_set(2): behind the others, but not the idle class, in which a read may starve so
+	 * long that the disk would seem to hang */
+	LAST_LEVEL = 2 << 13 | 7,
 };
 
 struct scrub {
@@ -114,7 +116,7 @@ static int run(struct disk_job *job)
 	uint64_t began = clock_us();
 	int r;
 
-	(void)syscall(SYS_ioprio_set, 1, 0, IDLE_CLASS);
+	(void)syscall(SYS_ioprio_set, 1, 0, LAST_LEVEL);
 	r = verify_file(j);
 	(void)syscall(SYS_ioprio_set, 1, 0, 0);
 	if (r == -EBADMSG || r == -ENOENT || r == -EIO) {

@@ -331,7 +331,7 @@ void store_verify(struct store *s, const struct block_key *k)
 static int trim_run(struct disk_job *job)
 {
 	struct block_job *j = container_of(job, struct block_job, job);
-	int r = store_make_room(j->store, j->disk, 0);
+	int r = store_make_room(j->store, j->disk, 0, job);
 
 	if (r == 0 || r == -ENOSPC)
 		r = pins_flush(j->store->pins, j->disk->number, j->disk->fd);

@@ -76,9 +76,10 @@ bool store_pending_wait(struct store *s, struct block_req *waiter, bool drop);
 /* a block that index_take or index_victim gave: its file and its entry go. In a disk's thread */
 int store_remove(struct store *s, struct disk *d, const struct block_key *k);
 /* removes blocks until so much is free again; returns the bytes removed. In a disk's thread */
-uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t files);
+uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t files,
+		     struct disk_job *job);
 /* evicts until so many bytes more fit. -ENOSPC: they do not (yet). In a disk's thread */
-int store_make_room(struct store *s, struct disk *d, uint64_t bytes);
+int store_make_room(struct store *s, struct disk *d, uint64_t bytes, struct disk_job *job);
 /* the entry of a block on a disk that is AWAY is in the way of a new copy: forgotten, the file
  * stays */
 void store_forget_away(struct store *s, const struct block_key *k);

@@ -213,7 +213,8 @@ void store_forget_away(struct store *s, const struct block_key *k)
 	index_gone(s->ix, k);
 }
 
-uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t files)
+uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t files,
+		     struct disk_job *job)
 {
 	uint64_t freed = 0, n = 0;
 	struct block_key k;
@@ -223,6 +224,7 @@ uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t f
 		metric_add(s->conf.counters->evictions, 1);
 		freed += disk_cost(k.size);
 		n++;
+		diskq_progress(job); /* however many they are */
 	}
 	return freed;
 }
@@ -230,7 +232,7 @@ uint64_t store_evict(struct store *s, struct disk *d, uint64_t bytes, uint64_t f
 /* The deficit is computed once: what was removed and is still held open by somebody counts as on
  * its way, so that one mount's open descriptors do not empty the cache; until it is really free
  * nothing new is written. */
-int store_make_room(struct store *s, struct disk *d, uint64_t bytes)
+int store_make_room(struct store *s, struct disk *d, uint64_t bytes, struct disk_job *job)
 {
 	struct disk_deficit def;
 	uint64_t freed, held;
@@ -244,7 +246,7 @@ int store_make_room(struct store *s, struct disk *d, uint64_t bytes)
 	if (r < 0)
 		return r;
 	held = atomic_load_explicit(&d->held, memory_order_relaxed);
-	freed = def.bytes || def.files ? store_evict(s, d, def.bytes, def.files) : 0;
+	freed = def.bytes || def.files ? store_evict(s, d, def.bytes, def.files, job) : 0;
 	if (disk_has_room(d, bytes)) {
 		if (bytes)
 			disk_refused(d, 0);
@@ -279,7 +281,7 @@ static int write_once(struct store *s, struct pending *p, bool *ret_full)
 {
 	uint64_t cost = disk_cost(p->key.size);
 	struct disk *d = p->disk;
-	int r = store_make_room(s, d, cost);
+	int r = store_make_room(s, d, cost, &p->job);
 
 	*ret_full = false;
 	if (r < 0)
@@ -320,7 +322,7 @@ static int keep_run(struct disk_job *job)
 	atomic_store_explicit(&d->progress_us, began, memory_order_relaxed);
 	r = write_once(s, p, &full);
 	if (full) {
-		(void)store_evict(s, d, disk_cost(p->key.size), 1);
+		(void)store_evict(s, d, disk_cost(p->key.size), 1, job);
 		r = write_once(s, p, &full);
 	}
 	atomic_store_explicit(&d->progress_us, clock_us(), memory_order_relaxed);

@@ -95,8 +95,9 @@ static int load(SSL_CTX *ctx, const struct tls_files *f, struct str *err)
 
 static bool setup(SSL_CTX *ctx)
 {
-	/* no tickets: connections live long, and a session of before proves nothing */
-	SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET | SSL_OP_ENABLE_KTLS);
+	/* No tickets: connections live long, and a session of before proves nothing. No TLS in the
+	 * kernel: OpenSSL 3 then tries a record again from where it was at first, not from `stuck` */
+	SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET);
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
 	SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
 				      SSL_MODE_RELEASE_BUFFERS);
@@ -395,13 +396,6 @@ ssize_t tls_sendfile(struct tls *t, int fd, uint64_t off, size_t n)
 
 	if (r < 0)
 		return r;
-	if (BIO_get_ktls_send(SSL_get_wbio(t->ssl))) {
-		begin(t);
-		got = SSL_sendfile(t->ssl, fd, (off_t)off, n, 0);
-		if (got > 0)
-			return got;
-		return got == 0 ? -ENODATA : verdict(t, (int)got);
-	}
 	do
 		got = pread(fd, room, MIN(n, sizeof(room)), (off_t)off);
 	while (got < 0 && errno == EINTR);

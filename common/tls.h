@@ -51,7 +51,7 @@ bool tls_pending(const struct tls *t);
 /* Bytes taken (> 0): they need not be kept, although the last of them may still wait for the socket
  * (tls_wants_write). -EAGAIN: none; -errno */
 ssize_t tls_send(struct tls *t, const struct iovec *v, unsigned n);
-/* The same from a file: in the kernel where it does TLS itself. -ENODATA: the file ends before */
+/* The same from a file. -ENODATA: it ends before */
 ssize_t tls_sendfile(struct tls *t, int fd, uint64_t off, size_t n);
 /* Sends what has been taken. 0: nothing waits any more; -EAGAIN, -errno */
 int tls_flush(struct tls *t);

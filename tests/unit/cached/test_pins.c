@@ -135,6 +135,13 @@ static void follows_a_plain_map(void **state)
 		assert_int_equal(set(p, s, until[s]), 0);
 		if (random() % 50 == 0)
 			assert_int_equal(pins_flush(p, 0, fd), 0);
+		if (random() % 100 == 0) { /* the disk was away: what it has not heard holds */
+			memset(told, 0, sizeof(told));
+			assert_int_equal(pins_load(p, 0, fd, NOW, note, told), 0);
+			for (unsigned k = 0; k < KEYS; k++)
+				assert_true(has(p, k) == (until[k] != 0) &&
+					    told[k] == (until[k] != 0));
+		}
 		if (i % 1000 != 999)
 			continue;
 		assert_int_equal(pins_flush(p, 0, fd), 0);
