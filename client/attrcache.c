@@ -33,11 +33,12 @@ struct attrcache {
 	struct hashmap map;
 	struct list_node used; /* oldest first */
 	size_t max;
-	uint64_t moved_us; /* when the volume became another one; 0: never */
-	uint64_t some_us;  /* when inodes without a number were changed here */
-	uint64_t turns;	   /* changes that began, counted */
-	uint64_t drops;	   /* of pages, counted */
-	uint64_t dirs_us;  /* directories kept of questions before it count no more; 0: all do */
+	uint64_t moved_us;   /* when the volume became another one; 0: never */
+	uint64_t changed_us; /* the newest change of any; atomic */
+	uint64_t some_us;    /* when inodes without a number were changed here */
+	uint64_t turns;	     /* changes that began, counted */
+	uint64_t drops;	     /* of pages, counted */
+	uint64_t dirs_us;    /* directories kept of questions before it count no more; 0: all do */
 };
 
 static uint64_t inode_hash(uint64_t inode)
@@ -134,6 +135,14 @@ bool attrcache_seen(struct attrcache *c, uint64_t inode, uint64_t asked_us)
 	return newest;
 }
 
+/* read without the lock, where nothing has changed for long */
+static void change_locked(struct attrcache *c, struct known *k, uint64_t now_us) REQUIRES(c->lock)
+{
+	k->changed_us = MAX(k->changed_us, now_us);
+	if (now_us > c->changed_us)
+		__atomic_store_n(&c->changed_us, now_us, __ATOMIC_RELEASE);
+}
+
 void attrcache_changed(struct attrcache *c, uint64_t inode, uint64_t now_us)
 {
 	struct known *k;
@@ -141,7 +150,7 @@ void attrcache_changed(struct attrcache *c, uint64_t inode, uint64_t now_us)
 	mtx_lock(&c->lock);
 	k = get_locked(c, inode);
 	if (k) {
-		k->changed_us = MAX(k->changed_us, now_us);
+		change_locked(c, k, now_us);
 		k->turn = ++c->turns;
 		k->has_dir = false;
 	}
@@ -172,7 +181,7 @@ void attrcache_names_end(struct attrcache *c, uint64_t inode, uint64_t token, co
 	mtx_lock(&c->lock);
 	k = get_locked(c, inode);
 	if (k) {
-		k->changed_us = MAX(k->changed_us, now_us);
+		change_locked(c, k, now_us);
 		k->has_dir = false;
 		if (a && k->turn == token && asked_us > c->moved_us) {
 			k->has_dir = true;
@@ -234,6 +243,8 @@ bool attrcache_changed_since(struct attrcache *c, uint64_t inode, uint64_t since
 	struct known *k;
 	bool changed;
 
+	if (__atomic_load_n(&c->changed_us, __ATOMIC_ACQUIRE) < since_us)
+		return false;
 	mtx_lock(&c->lock);
 	k = find_locked(c, inode);
 	changed = k && k->changed_us && k->changed_us >= since_us;

@@ -223,13 +223,21 @@ static bool watch(struct job *j, void (*fn)(fuse_req_t req, void *data))
 	return false;
 }
 
+void job_free(struct job *j)
+{
+	meta_list_put(j->dir.list);
+	if (j->reads)
+		vfs_let(j->reads);
+	fuse_loop_release(j->held);
+	free(j->gids);
+	free(j);
+}
+
 static void drop(struct job *j)
 {
 	struct fuse_ops *f = j->f;
 
-	fuse_loop_release(j->held);
-	free(j->gids);
-	free(j);
+	job_free(j);
 	__atomic_sub_fetch(&f->live, 1, __ATOMIC_RELEASE);
 }
 

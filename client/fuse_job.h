@@ -94,6 +94,8 @@ struct job {
 	bool has_size;
 	struct attr want;
 	struct handle *h, *h2;
+	struct handle *reads; /* a directory, held until the job ends */
+	struct dir_reading dir;
 	struct fuse_file_info fi;
 	struct fuse_note note;
 	bool keep;
@@ -157,6 +159,8 @@ bool job_claim(struct job *j);
 int fuse_ops_metrics(struct fuse_ops *f, struct metrics *m);
 
 /* answers; j is gone afterwards. status: 0 or negative errno */
+/* it was answered */
+void job_free(struct job *j);
 void job_reply_err(struct job *j, int status);
 void job_reply_entry(struct job *j, const struct vfs_entry *e);
 void job_reply_attr(struct job *j, const struct vfs_entry *e);

@@ -220,7 +220,7 @@ static bool takes_long(const struct fuse_buffer *b)
 	static const uint64_t long_ones =
 		UINT64_C(1) << FUSE_OP_READ | UINT64_C(1) << FUSE_OP_WRITE |
 		UINT64_C(1) << FUSE_OP_FSYNC | UINT64_C(1) << FUSE_OP_IOCTL |
-		UINT64_C(1) << FUSE_OP_BATCH_FORGET | UINT64_C(1) << FUSE_OP_READDIRPLUS;
+		UINT64_C(1) << FUSE_OP_BATCH_FORGET;
 	const unsigned char *p = b->buf.mem;
 	uint32_t opcode;
 

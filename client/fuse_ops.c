@@ -644,15 +644,50 @@ static void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi
 		do_opendir(j);
 }
 
+struct ahead {
+	struct workq_job work;
+	struct meta_list *list;
+};
+
+static void run_ahead(struct workq_job *work)
+{
+	struct ahead *a = container_of(work, struct ahead, work);
+
+	meta_list_ahead(a->list);
+	free(a);
+}
+
+/* list: NULL is fine */
+static void queue_ahead(struct fuse_ops *f, struct meta_list *list)
+{
+	struct ahead *a = list ? malloc(sizeof(*a)) : NULL;
+
+	if (!a) {
+		meta_list_put(
+			list); /* then nobody reads ahead any more: each asks for what he needs */
+		return;
+	}
+	*a = (struct ahead){.work.fn = run_ahead, .list = list};
+	workq_push_always(f->conf.meta, &a->work);
+}
+
 static void do_readdir(struct job *j)
 {
 	bool plus = j->op == FOP_READDIRPLUS;
-	int r = vfs_readdir_load(j->h, plus);
+	struct fuse_ops *f = j->f;
+	struct meta_list *ahead;
+	int r = vfs_readdir_load(j->h, j->off, plus, &j->dir);
 
-	if (r < 0)
-		job_reply_err(j, r);
-	else
-		job_reply_dir(j, plus);
+	/* whose reader was killed may have been followed by another one */
+	if (r < 0 || !job_claim(j)) {
+		job_reply_err(j, r < 0 ? r : -EINTR);
+		return;
+	}
+	vfs_readdir_use(j->h, &j->dir);
+	ahead = vfs_readdir_reached(j->h, j->off);
+	job_reply_dir(j, plus);
+	/* while the kernel is busy with what it got */
+	queue_ahead(f, ahead);
 }
 
 /* from offset 0 the directory is read anew; the kernel lets one reader at a time into an open
@@ -661,18 +696,31 @@ static void list(fuse_req_t req, enum fuse_op_number op, fuse_ino_t ino, size_t 
 		 struct fuse_file_info *fi)
 {
 	struct job *j = job_new(req, op, ino, NULL, NULL, NULL, 0);
+	struct meta_list *ahead;
+	struct fuse_ops *f;
 
 	if (!j)
 		return;
+	f = j->f;
 	j->h = handle_of(fi);
 	j->size = MIN(size, (size_t)FUSE_LOOP_IO_MAX);
 	j->off = (uint64_t)off;
-	if (j->h->kind != HANDLE_DIR)
+	if (j->h->kind != HANDLE_DIR) {
 		job_reply_err(j, -ENOTDIR);
-	else if (off == 0 || !j->h->dir)
-		job_queue_busy(j, do_readdir);
-	else
+	} else if (!vfs_readdir_ready(j->h, j->off)) {
+		j->reads = j->h;
+		vfs_hold(j->reads);
+		j->dir = vfs_readdir_begin(j->h, j->off);
+		/* the first page is small; later ones are waited for, and another thread loads */
+		if (!j->dir.list)
+			job_queue(j, do_readdir);
+		else
+			job_queue_busy(j, do_readdir);
+	} else {
+		ahead = vfs_readdir_reached(j->h, j->off);
 		job_reply_dir(j, op == FOP_READDIRPLUS);
+		queue_ahead(f, ahead);
+	}
 }
 
 static void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
@@ -687,6 +735,11 @@ static void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t of
 	list(req, FOP_READDIRPLUS, ino, size, off, fi);
 }
 
+static void releasedir_idle(struct handle *h)
+{
+	job_queue_local(h->idle_arg, do_release);
+}
+
 static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	struct job *j = job_new(req, FOP_RELEASEDIR, ino, NULL, NULL, NULL, 0);
@@ -694,8 +747,8 @@ static void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info 
 	if (!j)
 		return;
 	j->h = handle_of(fi);
-	/* a large directory has many entries to free */
-	job_queue_local(j, do_release);
+	/* a large directory has many entries to free; one whose reader was killed may be read still */
+	vfs_when_idle(j->h, releasedir_idle, j);
 }
 
 /* --- life --- */

@@ -203,9 +203,7 @@ static void end(struct job *j, int status, struct str *result)
 	if (logging(j))
 		access_line(j, status, took, result);
 	str_fini(result);
-	fuse_loop_release(j->held);
-	free(j->gids);
-	free(j);
+	job_free(j);
 	__atomic_sub_fetch(&f->live, 1, __ATOMIC_RELEASE);
 }
 

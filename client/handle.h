@@ -16,6 +16,13 @@ struct ifile;
 
 enum handle_kind { HANDLE_FILE, HANDLE_DIR, HANDLE_INTERNAL };
 
+/* a directory as it is listed from offset 0 on */
+struct dir_reading {
+	struct meta_list *list; /* NULL: nothing was read */
+	uint64_t asked_us, parent;
+	uint64_t made_up; /* entries before the list's first */
+};
+
 struct handle {
 	enum handle_kind kind;
 	struct vfs *vfs;
@@ -30,9 +37,7 @@ struct handle {
 	struct rfile *rfile;	/* file */
 	struct rhandle *reader; /* file open for reading */
 	struct wfile *wfile;	/* file open for writing */
-	struct meta_dir *dir;	/* directory: what its last reading from offset 0 found */
-	uint64_t dir_us;	/* when that was asked for */
-	uint64_t dir_parent;
+	struct dir_reading dir; /* directory: its last reading from offset 0 */
 	struct ifile *internal;
 	bool locked;			/* somebody asked for a lock through it; atomic */
 	unsigned uses;			/* under way; under the table's lock, as idle */

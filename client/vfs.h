@@ -148,8 +148,19 @@ void vfs_when_idle(struct handle *h, void (*then)(struct handle *h), void *arg);
 int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct handle **ret,
 		bool *ret_keep);
 
-/* blocks: reads the directory anew (offset 0) */
-int vfs_readdir_load(struct handle *h, bool with_attr);
+/* Between these two h stays, whoever releases it meanwhile (vfs_when_idle) */
+void vfs_hold(struct handle *h);
+void vfs_let(struct handle *h);
+/* what is at offset off (not 0) is there; does not block */
+bool vfs_readdir_ready(struct handle *h, uint64_t off);
+/* The reading that goes on at off, with a reference of its own; list NULL: it begins anew */
+struct dir_reading vfs_readdir_begin(struct handle *h, uint64_t off);
+/* blocks until what is at off is there, or the end is. Leaves h as it is. */
+int vfs_readdir_load(struct handle *h, uint64_t off, bool with_attr, struct dir_reading *d);
+/* what was loaded for off is h's now: the reference is given up. One reader at a time. */
+void vfs_readdir_use(struct handle *h, struct dir_reading *d);
+/* the reader comes to off; not NULL: what is behind it is to be read ahead, by meta_list_ahead */
+struct meta_list *vfs_readdir_reached(struct handle *h, uint64_t off);
 struct vfs_dirent {
 	const char *name; /* of h, until it is loaded again or released; not NUL-terminated */
 	size_t name_len;
@@ -157,7 +168,7 @@ struct vfs_dirent {
 	bool full;     /* attributes may be told; else only inode and attr.type */
 	uint64_t next; /* offset of the entry behind it */
 };
-/* entry at offset off (0: the first); false: the end, or nothing loaded. Does not block. */
+/* entry at offset off (0: the first); false: it is not there (yet). Does not block. */
 bool vfs_readdir_at(struct handle *h, uint64_t off, struct vfs_dirent *ret);
 
 /* --- data (vfs_data.c) --- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening, closing, listing. Open and release block on Redis: meta workq.
  *
- * A directory handle keeps what its last reading from offset 0 found; offsets are numbers of
+ * A directory handle keeps what its last reading from offset 0 finds; offsets are numbers of
  * entries in it, so that seekdir works and a listing is stable while names come and go. A snapshot
  * that this mount changed things under gives names without attributes: the kernel must not make
  * entries of names that were removed, or of attributes that are old, out of it. */
@@ -364,7 +364,7 @@ void vfs_release(struct handle *h)
 		file_free(h);
 		break;
 	case HANDLE_DIR:
-		meta_dir_free(h->dir);
+		meta_list_leave(h->dir.list);
 		handle_free(&v->handles, h);
 		break;
 	case HANDLE_INTERNAL:
@@ -453,85 +453,138 @@ int vfs_opendir(struct vfs *v, const struct meta_ctx *c, uint64_t inode, struct 
 	return 0;
 }
 
-int vfs_readdir_load(struct handle *h, bool with_attr)
+static uint64_t made_up_count(struct handle *h)
+{
+	uint64_t count = 2;
+
+	if (h->inode != INODE_ROOT)
+		return count;
+	while (internal_listed(count - 2, &(uint64_t){0}))
+		count++;
+	return count + !h->vfs->conf.no_trash;
+}
+
+void vfs_hold(struct handle *h)
+{
+	handle_use_begin(&h->vfs->handles, h);
+}
+
+void vfs_let(struct handle *h)
+{
+	handle_use_end(&h->vfs->handles, h);
+}
+
+static int list_anew(struct handle *h, bool with_attr, struct dir_reading *d)
 {
 	struct vfs *v = h->vfs;
-	struct meta_dir *dir;
 	struct vfs_entry self;
-	uint64_t asked = clock_us();
-	int r = vfs_getattr(v, h->inode, &self);
+	int r = 0;
 
+	d->asked_us = clock_us();
+	/* mostly the kernel looked it up a moment ago */
+	if (v->listed || v->conf.atime != ATIME_NONE || !vfs_getattr_known(v, h->inode, &self))
+		r = vfs_getattr(v, h->inode, &self);
+	if (!r)
+		r = meta_list(v->conf.meta, h->inode, with_attr, &d->list);
+	if (!r)
+		r = meta_list_load(d->list, 1);
 	if (r < 0)
 		return r;
-	r = meta_readdir(v->conf.meta, h->inode, with_attr, &dir);
-	if (r < 0)
-		return r;
-	meta_dir_free(h->dir);
-	h->dir = dir;
-	h->dir_us = asked;
-	h->dir_parent = self.attr.parent ? self.attr.parent : INODE_ROOT;
+	d->made_up = made_up_count(h);
+	d->parent = self.attr.parent ? self.attr.parent : INODE_ROOT;
 	if (v->listed)
-		note_listed(v, h->inode, &self.attr, asked);
+		note_listed(v, h->inode, &self.attr, d->asked_us);
 	if (v->conf.atime != ATIME_NONE)
 		(void)meta_touch_atime(v->conf.meta, h->inode, &self.attr);
 	return 0;
 }
 
-/* entries that no directory record has: . and .., in the root the mount's own; false: n is behind
- * them, by *ret_over */
-static bool made_up_at(struct handle *h, uint64_t n, struct vfs_dirent *d, uint64_t *ret_over)
+bool vfs_readdir_ready(struct handle *h, uint64_t off)
 {
-	uint64_t count = 2, inode = 0;
-	const char *name = NULL;
+	const struct dir_reading *d = &h->dir;
+
+	return off > 0 && d->list &&
+	       (off < d->made_up || meta_list_ready(d->list, off - d->made_up + 1));
+}
+
+struct dir_reading vfs_readdir_begin(struct handle *h, uint64_t off)
+{
+	struct dir_reading d = {.list = NULL};
+
+	if (off > 0 && h->dir.list) {
+		d = h->dir;
+		(void)meta_list_ref(d.list);
+	}
+	return d;
+}
+
+int vfs_readdir_load(struct handle *h, uint64_t off, bool with_attr, struct dir_reading *d)
+{
+	int r = d->list ? 0 : list_anew(h, with_attr, d);
+
+	if (!r && off >= d->made_up)
+		r = meta_list_load(d->list, off - d->made_up + 1);
+	return r;
+}
+
+void vfs_readdir_use(struct handle *h, struct dir_reading *d)
+{
+	if (d->list == h->dir.list)
+		meta_list_put(d->list);
+	else
+		meta_list_leave(h->dir.list);
+	h->dir = *d;
+	d->list = NULL;
+}
+
+struct meta_list *vfs_readdir_reached(struct handle *h, uint64_t off)
+{
+	struct dir_reading *d = &h->dir;
+
+	meta_list_reached(d->list, off > d->made_up ? off - d->made_up : 0);
+	return meta_list_wants(d->list) ? meta_list_ref(d->list) : NULL;
+}
+
+/* entries that no directory record has: . and .., in the root the mount's own */
+static void made_up_at(struct handle *h, uint64_t n, struct vfs_dirent *d)
+{
+	uint64_t inode = INODE_TRASH;
+	const char *name;
 
 	if (n < 2) {
 		name = n ? ".." : ".";
-		inode = n ? h->dir_parent : h->inode;
-	} else if (h->inode == INODE_ROOT) {
+		inode = n ? h->dir.parent : h->inode;
+	} else {
 		name = internal_listed(n - 2, &inode);
-		while (internal_listed(count - 2, &(uint64_t){0}))
-			count++;
-		if (!name && n == count && !h->vfs->conf.no_trash) {
-			name = ".trash";
-			inode = INODE_TRASH;
-		}
-		count += !h->vfs->conf.no_trash;
-	}
-	if (!name) {
-		*ret_over = n - count;
-		return false;
+		name = name ? name : ".trash";
 	}
 	*d = (struct vfs_dirent){
 		.name = name, .name_len = strlen(name), .entry.inode = inode, .next = n + 1};
 	d->full = n >= 2 && vfs_getattr_made_up(h->vfs, inode, &d->entry);
 	if (n < 2)
 		d->entry.attr.type = INODE_DIR;
-	return true;
 }
 
 bool vfs_readdir_at(struct handle *h, uint64_t off, struct vfs_dirent *ret)
 {
 	struct vfs *v = h->vfs;
 	const struct meta_entry *m;
-	uint64_t i;
 
-	if (!h->dir)
+	if (!h->dir.list)
 		return false;
-	if (made_up_at(h, off, ret, &i))
+	if (off < h->dir.made_up) {
+		made_up_at(h, off, ret);
 		return true;
-	if (i >= h->dir->n)
+	}
+	m = meta_list_at(h->dir.list, off - h->dir.made_up);
+	if (!m)
 		return false;
-	m = &h->dir->entries[i];
-	*ret = (struct vfs_dirent){
-		.name = m->name,
-		.name_len = m->name_len,
-		.entry = {.inode = m->inode, .attr = m->attr},
-		.full = m->full,
-		.next = off + 1,
-	};
-	if (ret->full && (attrcache_changed_since(v->known, h->inode, h->dir_us) ||
-			  attrcache_changed_since(v->known, m->inode, h->dir_us)))
-		ret->full = false;
+	ret->name = m->name;
+	ret->name_len = m->name_len;
+	ret->entry = (struct vfs_entry){.inode = m->inode, .attr = m->attr};
+	ret->full = m->full && !attrcache_changed_since(v->known, h->inode, h->dir.asked_us) &&
+		    !attrcache_changed_since(v->known, m->inode, h->dir.asked_us);
+	ret->next = off + 1;
 	if (ret->full)
 		vfs_fill(v, &ret->entry);
 	return true;

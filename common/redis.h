@@ -106,6 +106,16 @@ int redis_once(struct redis *r, uint64_t deadline_us, struct redis_reply **ret, 
 typedef int redis_page_fn(void *arg, const struct redis_reply *page);
 int redis_pages(struct redis *r, uint64_t page_us, const char *verb, const char *key,
 		const char *match, unsigned count, redis_page_fn *fn, void *arg);
+/* One page of it, from the cursor on ({0}: the first), with no call of fn(NULL): when the cursor means
+ * nothing any more, all comes again from the start, behind what was given before. c->end: that
+ * was the last. */
+struct redis_cursor {
+	char text[24];
+	uint64_t births; /* it means something to the connections that were open then */
+	bool end;
+};
+int redis_page(struct redis *r, uint64_t page_us, const char *verb, const char *key, unsigned count,
+	       struct redis_cursor *c, redis_page_fn *fn, void *arg);
 /* Every key that matches prefix + match (a glob), without its prefix; a key may come more than
  * once, and all of them again when the server changes. fn: 0 to go on, else the end and the result.
  * In a cluster only the node with the slot is asked. */

@@ -7,14 +7,13 @@
 
 #include "common/clock.h"
 
-enum { CURSOR_LEN = 24, STARTS_MAX = 100 };
+enum { STARTS_MAX = 100 };
 
 struct pages {
 	struct redis *r;
 	const char *verb, *key, *match;
 	char count[12];
-	char cursor[CURSOR_LEN];
-	uint64_t births; /* connections up to this one are to the server that gave the cursor */
+	struct redis_cursor at;
 };
 
 static int page_ask(struct pages *p, struct redis_conn *c, uint64_t deadline_us,
@@ -25,7 +24,7 @@ static int page_ask(struct pages *p, struct redis_conn *c, uint64_t deadline_us,
 
 	if (p->key)
 		v[n++] = p->key;
-	v[n++] = p->cursor;
+	v[n++] = p->at.text;
 	if (p->match) {
 		v[n++] = "MATCH";
 		v[n++] = p->match;
@@ -37,7 +36,7 @@ static int page_ask(struct pages *p, struct redis_conn *c, uint64_t deadline_us,
 
 static bool at_start(const struct pages *p)
 {
-	return !strcmp(p->cursor, "0");
+	return !strcmp(p->at.text, "0");
 }
 
 /* -ESTALE: the cursor is void */
@@ -50,10 +49,10 @@ static int page_get(struct pages *p, uint64_t deadline_us, struct redis_reply **
 		return e;
 	if (at_start(p)) {
 		mtx_lock(&p->r->lock);
-		p->births = p->r->births;
+		p->at.births = p->r->births;
 		mtx_unlock(&p->r->lock);
 	}
-	e = c->birth > p->births ? -ESTALE : page_ask(p, c, deadline_us, ret);
+	e = c->birth > p->at.births ? -ESTALE : page_ask(p, c, deadline_us, ret);
 	redis_release(c);
 	return e;
 }
@@ -72,12 +71,36 @@ static int page_take(struct pages *p, uint64_t deadline_us, redis_page_fn *fn, v
 		return e;
 	next = redis_reply_at(reply, 0);
 	text = next ? redis_reply_str(next, &n) : NULL;
-	if (!text || n >= sizeof(p->cursor) || !redis_reply_at(reply, 1))
+	if (!text || n >= sizeof(p->at.text) || !redis_reply_at(reply, 1))
 		return -EPROTO;
-	memcpy(p->cursor, text, n + 1);
+	memcpy(p->at.text, text, n + 1);
 	e = fn(arg, redis_reply_at(reply, 1));
 	*ret_end = e || at_start(p);
 	return e;
+}
+
+int redis_page(struct redis *r, uint64_t page_us, const char *verb, const char *key, unsigned count,
+	       struct redis_cursor *c, redis_page_fn *fn, void *arg)
+{
+	struct pages p = {.r = r, .verb = verb, .key = key, .at = *c};
+	uint64_t deadline = clock_us() + page_us;
+
+	snprintf(p.count, sizeof(p.count), "%u", count);
+	for (unsigned i = 0;; i++) {
+		int e;
+
+		if (i > 0 || !p.at.text[0])
+			snprintf(p.at.text, sizeof(p.at.text), "0");
+		e = page_take(&p, deadline, fn, arg, &p.at.end);
+		if (!e)
+			*c = p.at;
+		if (e != -ESTALE && e != -ECONNRESET && e != -EAGAIN)
+			return e;
+		if (i == STARTS_MAX || !clock_left(deadline))
+			return e == -ESTALE ? -EAGAIN : e;
+		if (e != -ESTALE)
+			redis_backoff(r, i, deadline);
+	}
 }
 
 /* from the first page to the last; -ESTALE: not the same server all the while */
@@ -86,7 +109,7 @@ static int pages_run(struct pages *p, uint64_t page_us, redis_page_fn *fn, void 
 {
 	int e = fn(arg, NULL);
 
-	snprintf(p->cursor, sizeof(p->cursor), "0");
+	snprintf(p->at.text, sizeof(p->at.text), "0");
 	*ret_end = e;
 	while (!*ret_end && !e) {
 		e = page_take(p, *io_deadline, fn, arg, ret_end);

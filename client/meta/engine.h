@@ -9,6 +9,7 @@
 #include "client/meta/meta.h"
 #include "common/hashmap.h"
 #include "common/mtx.h"
+#include "common/redis.h"
 
 enum {
 	OPEN_LIST_MAX = 128, /* as many open files are named to a script that removes */
@@ -124,5 +125,42 @@ void meta_limits(struct meta *m, uint64_t *ret_capacity, uint64_t *ret_inodes, b
 int meta_fallocate_mode(int mode);
 /* statfs from the two counters */
 void meta_fill_statfs(struct meta *m, uint64_t used, uint64_t inodes, struct meta_statfs *ret);
+
+/* A listing (meta_list.c). Up to loaded_n the entries are complete, up to n their names are known,
+ * and names_end says that there are no more; the engine moves these three. */
+enum { LIST_BLOCK = 256, LIST_BLOCKS = 24, LIST_AHEAD = 8192 };
+struct list_slot {
+	uint32_t number, hash;
+};
+struct meta_list {
+	struct meta *m;
+	uint64_t inode;
+	bool with_attr, show; /* show: as a caller of meta.h sees it */
+	size_t n, loaded_n;
+	bool names_end;
+	struct redis_cursor cursor; /* the engine's */
+	size_t damaged;		    /* left out */
+
+	struct mtx lock;
+	struct cond loaded;
+	bool loading; /* under lock */
+	bool end, ahead;
+	unsigned refs;
+	size_t there, reached; /* atomic, as the three above */
+	struct meta_entry *blocks[LIST_BLOCKS];
+	struct arena *names;
+	struct list_slot *table;
+	size_t slots;
+};
+/* inode as the engine knows it; NULL: no memory */
+struct meta_list *dirlist_new(struct meta *m, uint64_t inode, bool with_attr);
+/* the names are to be asked for from the start: those that are not complete are forgotten. 0 or
+ * -ENOMEM */
+int dirlist_again(struct meta_list *l);
+/* a copy of e with its name; nothing when the name is there. 0 or -ENOMEM */
+int dirlist_add(struct meta_list *l, const struct meta_entry *e);
+struct meta_entry *dirlist_entry(struct meta_list *l, size_t i);
+/* all of it, in one; l stays the caller's */
+int dirlist_whole(struct meta_list *l, struct meta_dir **ret);
 
 #endif

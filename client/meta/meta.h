@@ -20,6 +20,7 @@
 
 struct meta;
 struct meta_dir;
+struct meta_list;
 
 /* who asks */
 struct meta_ctx {
@@ -148,6 +149,8 @@ struct meta_ops {
 	/* everything in the directory but . and .., each name once; with_attr: MGET too. *ret freed
 	 * with meta_dir_free */
 	int (*readdir)(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret);
+	/* adds one page to a listing, of names, attributes or both; NULL: readdir, all at once */
+	int (*list_page)(struct meta *m, struct meta_list *l);
 	/* data. open brings the first chunk's list of a file (index 0) in the same round trip; open
 	 * counts keep unlinked files */
 	int (*open)(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags,
@@ -326,6 +329,22 @@ int meta_rename(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 		struct attr *ret_attr);
 int meta_readlink(struct meta *m, uint64_t inode, char **ret);
 int meta_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret);
+/* The same, page by page. A name that is there all the while comes once; entries stay where they
+ * are. meta_list asks nobody; _load blocks until n entries are there, or the end is (_ready: now),
+ * waiting for whoever loads already; _at: NULL when that one is not there yet, or behind the end.
+ * Loading ahead of the reader is its owner's: he tells how far he read (_reached), and when it
+ * _wants (true: now, once), calls _ahead with a reference in a thread that may block, which
+ * stops where the owner is far enough behind, or has left. Any thread. */
+int meta_list(struct meta *m, uint64_t inode, bool with_attr, struct meta_list **ret);
+struct meta_list *meta_list_ref(struct meta_list *l);
+void meta_list_put(struct meta_list *l); /* NULL is fine */
+int meta_list_load(struct meta_list *l, size_t n);
+bool meta_list_ready(struct meta_list *l, size_t n);
+const struct meta_entry *meta_list_at(struct meta_list *l, size_t i);
+void meta_list_reached(struct meta_list *l, size_t n);
+bool meta_list_wants(struct meta_list *l);
+void meta_list_ahead(struct meta_list *l);
+void meta_list_leave(struct meta_list *l); /* the owner's reference; NULL is fine */
 int meta_open(struct meta *m, const struct meta_ctx *c, uint64_t inode, int flags,
 	      struct chunk_list *ret);
 /* Counts an open of a file whose attributes the caller knows, so nobody is asked: it made the file

@@ -68,6 +68,7 @@ static const struct meta_ops redis_ops = {
 	.rename = redis_rename,
 	.readlink = redis_readlink,
 	.readdir = redis_readdir,
+	.list_page = redis_list_page,
 	.open = redis_open,
 	.close = redis_close,
 	.read = redis_read,

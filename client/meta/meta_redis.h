@@ -190,6 +190,8 @@ void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space
 void stat_resized(struct meta_redis *mr, const struct attr *now, uint64_t before,
 		  const struct redis_reply *dirs);
 int stat_flush(struct meta_redis *mr, uint64_t deadline_us);
+/* what could not be told is given up, with the table */
+void stat_drop(struct meta_redis *mr);
 int stat_begin(struct meta_redis *mr, uint64_t deadline_us);
 void *stat_main(void *arg);
 
@@ -313,6 +315,7 @@ int redis_tmpfile(struct meta *m, const struct meta_ctx *c, uint64_t parent, uin
 		  uint32_t umask, uint64_t *ret, struct attr *ret_attr);
 /* meta_redis_dir.c */
 int redis_readdir(struct meta *m, uint64_t inode, bool with_attr, struct meta_dir **ret);
+int redis_list_page(struct meta *m, struct meta_list *l);
 /* meta_redis_attr.c */
 int redis_getattr(struct meta *m, uint64_t inode, struct attr *ret);
 int redis_setattr(struct meta *m, const struct meta_ctx *c, uint64_t inode, unsigned set,
