@@ -150,12 +150,18 @@ def random_from(lab, m, null_files, count=1000):
                        answer=lambda: tool(lab, "wire", "echo", 2000, 64, 32768)["p50_us"],
                        null=lambda: random4k(lab, next(nulls), count)["p50_us"],
                        ours=lambda: random4k(lab, next(files), count)["p50_us"])
+    before = m.metrics()
     idle = measure(5)
+    after = m.metrics()
+    calls, hits = (after[k] - before.get(k, 0) for k in ('stoke_peer_calls_total{result="ok"}',
+                                                         'stoke_source_requests_total{source="ram",op="get",result="hit"}'))
+    assert hits < 5 * count / 3, f"{hits:.0f} of {5 * count} random reads were answered from the mount's memory"
     limit = idle["echo"] + idle["null"]
     row("peer", "TCP echo of 32 KiB, p50", idle["echo"], "µs")
     row("peer", "64 bytes there, 32 KiB back, p50", idle["answer"], "µs")
     row("peer", "null FUSE, random 4 KiB, p50", idle["null"], "µs")
     row("peer", "random 4 KiB, p50", idle["ours"], "µs", "echo + null FUSE", idle["ours"] / limit, "≤ 1.5")
+    row("peer", "  calls to the daemon a read", calls / (5 * count), "", None, None)
     files = in_turn([m.path(f"f{i}") for i in range(2)], 1)
     with Streaming(lab, [m.path("f2"), m.path("f3")]) as s:
         busy = measure(3)
@@ -367,7 +373,7 @@ def ktls():
         return False
 
 
-def hot(lab, mib, mounts=8, members=4, mbit=200, file_mib=100):
+def hot(lab, mib, mounts=8, members=4, mbit=500, file_mib=100):
     """every node's cable carries so much; all mounts read one file that nobody has yet"""
     del mib
     redis, rgw = lab.redis(), lab.rgw()

@@ -23,7 +23,7 @@ def tool(lab, name, *args):
 
 def row(table, what, value, unit, against=None, ratio=None, target=None):
     OUT.setdefault(table, []).append(dict(what=what, value=value, unit=unit, against=against, ratio=ratio, target=target))
-    line = f"  {what:<46} {value:>10.0f} {unit:<6}"
+    line = f"  {what:<46} {value:>10.{2 if value < 10 else 0}f} {unit:<6}"
     if ratio is not None:
         line += f" {ratio:5.2f} of {against}" + (f"  (target {target})" if target else "")
     print(line, flush=True)

@@ -51,7 +51,7 @@ static struct ra_session *session_find(struct readahead *ra, uint64_t off, uint3
 	}
 	if (!best) {
 		best = oldest;
-		*best = (struct ra_session){.end = off};
+		*best = (struct ra_session){.start = off, .end = off};
 	}
 	best->used = ++ra->tick;
 	return best;
@@ -63,7 +63,13 @@ static void session_grow(const struct readahead *ra, struct ra_session *s, uint6
 	bool first = s->total == 0;
 
 	s->total += len;
+	s->start = MIN(s->start, off);
 	s->end = MAX(s->end, off + len);
+	if (s->total < (s->end - s->start) / RA_SPARSE) {
+		*s = (struct ra_session){
+			.start = off, .end = off + len, .total = len, .used = s->used};
+		return;
+	}
 	if (s->window == 0) {
 		if (off == 0 || !first)
 			s->window = ra->block_size;

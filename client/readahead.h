@@ -6,16 +6,17 @@
  * starts a new one in place of the one unused for longest. A stream at offset 0, or with a second
  * read near its end, is sequential: it has a window, which starts at one block and doubles with
  * what was read up to max_window. Until then it is random and nothing is fetched that was not asked
- * for. */
+ * for. It stays sequential as long as it reads a part of RA_SPARSE of what it passes: random reads of
+ * a file of a few hundred MiB often come to lie near one another. */
 #ifndef STOKE_CLIENT_READAHEAD_H
 #define STOKE_CLIENT_READAHEAD_H
 
 #include "common/base.h"
 
-enum { RA_SESSIONS = 2 };
+enum { RA_SESSIONS = 2, RA_SPARSE = 8 };
 
 struct ra_session {
-	uint64_t end;		    /* of the furthest read */
+	uint64_t start, end;	    /* of the first in the file, and of the furthest read */
 	uint64_t total;		    /* bytes read in sequence */
 	uint64_t window;	    /* 0: random so far */
 	uint64_t ahead_from, ahead; /* what was planned ahead without a gap */

@@ -54,6 +54,46 @@ static void reader_far_from_everything_is_random(void **state)
 	}
 }
 
+/* a file of which nearly all would be fetched if two reads that happen to be neighbours were a
+ * stream */
+static void random_reads_of_a_small_file_stay_random(void **state)
+{
+	const uint64_t length = 128 * MIB;
+	uint64_t fetched = 0;
+	struct readahead ra;
+
+	(void)state;
+	srand(5);
+	readahead_init(&ra, BLOCK, 8 * BLOCK);
+	for (unsigned i = 0; i < 1000; i++) {
+		uint64_t at = (1 + (uint64_t)rand() % (length / 4096 - 1)) * 4096;
+		struct ra_plan p;
+
+		readahead_plan(&ra, at, 4096, length, UINT64_MAX, &p);
+		fetched += p.now.len + p.ahead.len;
+	}
+	assert_true(fetched < length / 2);
+}
+
+/* every fourth piece is a stream, one of a hundred is not */
+static void strides(void **state)
+{
+	(void)state;
+	for (unsigned step = 4; step <= 100; step += 96) {
+		struct readahead ra;
+		unsigned random = 0;
+		struct ra_plan p;
+
+		readahead_init(&ra, BLOCK, 8 * BLOCK);
+		for (uint64_t i = 1; i <= 200; i++) {
+			readahead_plan(&ra, i * step * 4096, 4096, UINT64_C(1) << 30, UINT64_MAX,
+				       &p);
+			random += p.random;
+		}
+		assert_int_equal(random, step == 4 ? 1 : 200);
+	}
+}
+
 static void second_read_in_the_middle_is_sequential(void **state)
 {
 	struct readahead ra;
@@ -191,6 +231,8 @@ int main(void)
 		cmocka_unit_test(offset_zero_gets_its_block_and_the_next),
 		cmocka_unit_test(small_file_stays_inside),
 		cmocka_unit_test(reader_far_from_everything_is_random),
+		cmocka_unit_test(random_reads_of_a_small_file_stay_random),
+		cmocka_unit_test(strides),
 		cmocka_unit_test(second_read_in_the_middle_is_sequential),
 		cmocka_unit_test(window_reaches_its_largest_within_sixteen_mebibytes),
 		cmocka_unit_test(two_streams_of_one_handle_do_not_disturb_each_other),
