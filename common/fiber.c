@@ -15,6 +15,7 @@
 
 #include "common/clock.h"
 #include "common/list.h"
+#include "common/mtx.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -249,6 +250,7 @@ static short wait_until(int fd, short events, uint64_t until_us)
 	struct fibers *s = here;
 	struct fiber *f = s->now;
 
+	assert(!mtx_held()); /* the next fiber would lock it again, in the same thread */
 	f->fd = fd;
 	f->events = events;
 	f->until_us = until_us;

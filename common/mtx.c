@@ -10,6 +10,11 @@ enum { LOOK_US = 1000 };
 
 static _Thread_local const struct mtx *held;
 
+bool mtx_held(void)
+{
+	return held != NULL;
+}
+
 void mtx_init(struct mtx *m)
 {
 	int r = pthread_mutex_init(&m->m, NULL);

@@ -40,6 +40,8 @@ void mtx_init(struct mtx *m);
 void mtx_fini(struct mtx *m);
 void mtx_lock(struct mtx *m) ACQUIRE(m);
 void mtx_unlock(struct mtx *m) RELEASE(m);
+/* this thread holds one: for asserts where something waits */
+bool mtx_held(void);
 
 void cond_init(struct cond *c);
 void cond_fini(struct cond *c);
