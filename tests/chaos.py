@@ -83,6 +83,8 @@ COUNTED = {
              ("stoke_cached_blocks_damaged",)),
     "drain": (("stoke_cached_moved_out",),),
     "join": (("stoke_cached_moved_in",),),
+    "redis": (("stoke_cached_heartbeats_failed",),),
+    "s3": (("stoke_object_retries",),),
 }
 
 
@@ -447,6 +449,7 @@ class Chaos:
             if p.poll() is None:
                 p.terminate()
             p.communicate()
+            self.watch.look(f"d{i + 1}", d)
             d.stop()
             return self.start_again(i)
         self.engage(i, self.rng.uniform(1, 6), f"d{i + 1} is stopped and joins again", heal)
@@ -628,7 +631,7 @@ class Chaos:
         print("counted: " + ", ".join(f"{name} {self.watch.of(name):.0f}" for name in (
             "stoke_hedges_total", "stoke_peer_slow_total", "stoke_peer_passed_total", "stoke_damaged_answers_total", "stoke_cached_blocks_damaged",
             "stoke_cached_disk_errors", "stoke_cached_disk_given_up", "stoke_cached_disk_set_aside", "stoke_object_retries", "stoke_cached_moved_in",
-            "stoke_cached_moved_out", "stoke_cached_evictions")))
+            "stoke_cached_moved_out", "stoke_cached_heartbeats_failed", "stoke_cached_evictions")))
         asan = "asan" in self.lab.bin
         for name, most in self.watch.rss.items():
             if most > RSS_MIB and not asan:
