@@ -3,10 +3,10 @@
 """make chaos [MINUTES=10] [SEED=n]: five daemons and three mounts, each on a node of its own, under random faults, while readers
 compare every byte and writers read back what they wrote.
 
-Fails on a wrong byte, on any error, on a read of more than 2 s while S3 or an undisturbed member that holds the block could be
-reached, and on programs that end by themselves. When all is healed: every member is active again, each mount reads all files, each
-block on a disk is the object's, what happened was counted in metrics, memory and descriptors are within bounds. The seed gives the
-same faults in the same order (not the same timing). Ends with what happened: faults by kind, reads, bytes, the slowest."""
+Fails on a wrong byte, on any error, on a read of more than 2 s while S3 could be reached or a member had the block (and no other
+fault was about), and on programs that end by themselves. When all is healed: every member is active again, each mount reads all
+files, each block on a disk is the object's, what happened was counted in metrics, memory and descriptors are within bounds. The seed
+gives the same faults in the same order (not the same timing). Ends with what happened: faults by kind, reads, bytes, the slowest."""
 import argparse
 import contextlib
 import json
@@ -42,9 +42,20 @@ class Outages:
 
     def begin(self):
         self.spans.append([time.monotonic(), None])
+        return self.spans[-1]
 
-    def end(self):
-        self.spans[-1][1] = time.monotonic()
+    def end(self, span=None):
+        """the last one, or the one that begin() gave"""
+        (span or self.spans[-1])[1] = time.monotonic()
+
+    def during(self, fn):
+        """one that begins now and ends after fn was called, by who heals it"""
+        span = self.begin()
+
+        def heal():
+            fn()
+            self.end(span)
+        return heal
 
     def touches(self, since, until, after=1.0):
         """after: back-off of who was refused"""
@@ -173,6 +184,7 @@ class Chaos:
         self.healing = []  # (when, what, fn): what ends a fault
         self.busy, self.redis_is_away, self.s3_is_away = set(), False, False
         self.disturbed = [Outages() for _ in range(DAEMONS)]
+        self.elsewhere = Outages()  # a node's packets, the sixth member
         self.held = []  # an S3 outage each: what was on which disks when it began
         self.begun = time.monotonic()
 
@@ -280,8 +292,10 @@ class Chaos:
             else f"all within {SHOWN} s"
 
     def had_it(self, since, until, what):
-        """S3 was away: who was not disturbed and had all blocks of it; "" when nobody had one of them"""
-        if not self.s3_away.touches(since, until):
+        """S3 was away: who had all blocks of it; "" when nobody had one of them. Who else was disturbed counts, too: beside an owner
+        that cannot be reached, what others keep of his is found by hedges only."""
+        if not self.s3_away.touches(since, until) or \
+                any(o.touches(since - 6, until, 6) for o in (*self.disturbed, self.elsewhere)):
             return ""
         name, off, n = re.fullmatch(r"\S*/(\S+) at (\d+), (\d+) bytes", what).groups()
         blocks, who = self.blocks_of(name, int(off), int(n)), set()
@@ -289,10 +303,9 @@ class Chaos:
             if begin > until or (end and end + 1 < since):
                 continue
             for b in blocks:
-                fit = [i for i in held.get(b, {}) if not self.disturbed[i].touches(begin - 6, until, 6)]
-                if not fit:
+                if b not in held:
                     return ""
-                who.update(fit)
+                who.update(held[b])
         return f" (S3 was away, but {', '.join(f'd{i + 1}' for i in sorted(who))} had it)" if who else ""
 
     # --- faults; each makes something wrong and says how long ---
@@ -366,7 +379,8 @@ class Chaos:
     def fault_drop(self):
         i, j = self.rng.sample(range(DAEMONS), 2)
         self.nodes[i].drop(self.nodes[j])
-        self.after(self.rng.uniform(0.5, 6), f"d{i + 1} reaches d{j + 1}", lambda: self.nodes[i].drop(self.nodes[j], False))
+        self.after(self.rng.uniform(0.5, 6), f"d{i + 1} reaches d{j + 1}",
+                   self.elsewhere.during(lambda: self.nodes[i].drop(self.nodes[j], False)))
         return f"packets of node {i + 1} to node {j + 1} are dropped"
 
     def fault_disk(self):
@@ -425,7 +439,7 @@ class Chaos:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self.lab.stoke("drain", self.meta, f"{d.ip}:{d.port}", check=False, timeout=2)
             d.kill() if how == "kill" else d.stop()
-        self.after(self.rng.uniform(1, 10), f"d{DAEMONS + 1} leaves: {how}", leave)
+        self.after(self.rng.uniform(1, 10), f"d{DAEMONS + 1} leaves: {how}", self.elsewhere.during(leave))
         return f"d{DAEMONS + 1} joins"
 
     def fault_blind(self):
@@ -433,7 +447,8 @@ class Chaos:
         i = self.rng.randrange(DAEMONS)
         what, address = self.rng.choice((("S3", netlab.S3), ("Redis", netlab.REDIS)))
         self.nodes[i].drop(address)
-        self.after(self.rng.uniform(0.5, 4), f"node {i + 1} reaches {what}", lambda: self.nodes[i].drop(address, False))
+        self.after(self.rng.uniform(0.5, 4), f"node {i + 1} reaches {what}",
+                   self.elsewhere.during(lambda: self.nodes[i].drop(address, False)))
         return f"node {i + 1} loses {what}"
 
     def fault_drain(self):
