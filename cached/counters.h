@@ -9,6 +9,9 @@
 
 enum { COUNTERS_OPS = 16 };
 
+struct pool;
+struct store;
+
 struct counters {
 #define METRIC(member, name, type, help) struct metric *member;
 #include "cached/metrics.def"
@@ -19,6 +22,8 @@ struct counters {
 
 /* 0 or -ENOMEM. The registry must outlive c */
 int counters_init(struct counters *c, struct metrics *m);
+/* series that ask the store and the pool, which outlive m. 0 or -ENOMEM */
+int counters_gauges(struct metrics *m, struct store *s, struct pool *p);
 /* the gauges of what c counts: connections and descriptors; by is 1 or -1 */
 void counters_conns(struct counters *c, int by);
 void counters_fds(struct counters *c, int by);

@@ -74,6 +74,7 @@ struct daemon {
 	struct mover *mover;
 	struct membership *membership;
 	struct scrub *scrub;
+	char scrub_rate[32];
 	unsigned max_conns, max_open;
 	atomic_bool ready, replaced;
 };
@@ -408,55 +409,12 @@ static bool is_ready(void *arg)
 	return atomic_load_explicit(&d->ready, memory_order_relaxed);
 }
 
-static double stat_blocks(void *arg)
-{
-	struct msg_stat st;
-
-	store_stat(arg, &st);
-	return (double)st.blocks;
-}
-
-static double stat_bytes(void *arg)
-{
-	struct msg_stat st;
-
-	store_stat(arg, &st);
-	return (double)st.bytes;
-}
-
-static double stat_capacity(void *arg)
-{
-	struct msg_stat st;
-
-	store_stat(arg, &st);
-	return (double)st.capacity_bytes;
-}
-
-static double stat_pool(void *arg)
-{
-	struct pool_stat st;
-
-	pool_stat(arg, &st);
-	return (double)st.used;
-}
-
 static int open_metrics(struct daemon *d, uint16_t *ret_port, struct str *err)
 {
 	const char *addr = d->conf.metrics ? d->conf.metrics : "127.0.0.1:9568";
-	int r = metrics_callback(d->metrics, "stoke_cached_blocks", "", METRIC_GAUGE,
-				 "blocks in the store", stat_blocks, d->store);
+	int r = counters_gauges(d->metrics, d->store, d->pool);
 
 	*ret_port = 0;
-	if (r == 0)
-		r = metrics_callback(d->metrics, "stoke_cached_bytes", "", METRIC_GAUGE,
-				     "bytes of the cache disks in use for blocks", stat_bytes,
-				     d->store);
-	if (r == 0)
-		r = metrics_callback(d->metrics, "stoke_cached_capacity_bytes", "", METRIC_GAUGE,
-				     "bytes that blocks may use", stat_capacity, d->store);
-	if (r == 0)
-		r = metrics_callback(d->metrics, "stoke_cached_buffer_bytes", "", METRIC_GAUGE,
-				     "buffer memory in use", stat_pool, d->pool);
 	if (r < 0 || !strcmp(addr, "none"))
 		return r;
 	r = http_new(d->timers, addr, d->conf.metrics != NULL, d->metrics, is_ready, d, &d->http,
@@ -666,6 +624,7 @@ static int start(struct daemon *d, const char *meta, struct str *err)
 		r = scrub_start(d->store, d->conf.scrub_rate, &d->scrub, err);
 	if (r < 0)
 		return r;
+	(void)snprintf(d->scrub_rate, sizeof(d->scrub_rate), "%s", d->conf.scrub_rate);
 	store_clean(d->store);
 	atomic_store_explicit(&d->ready, true, memory_order_relaxed);
 	say_ready(d, &self, metrics_port, began_us);
@@ -713,11 +672,48 @@ unsigned daemon_hand_over(struct daemon *d, int *ret, int *ret_index)
 	return n;
 }
 
-void daemon_reload(struct daemon *d)
+static void change_scrub(struct daemon *d, const char *rate)
+{
+	struct scrub *other = NULL;
+	struct str err = STR_INIT;
+
+	if (!strcmp(d->scrub_rate, rate))
+		return;
+	if (scrub_start(d->store, rate, &other, &err) < 0) {
+		log_error("%s: the scrubber goes on as before", str_c(&err));
+	} else {
+		scrub_stop(d->scrub);
+		d->scrub = other;
+		(void)snprintf(d->scrub_rate, sizeof(d->scrub_rate), "%s", rate);
+		log_info("scrub-rate: %s from now on", rate);
+	}
+	str_fini(&err);
+}
+
+static void change_options(struct daemon *d, const struct daemon_conf *now)
+{
+	if (now->rebalance_limit != d->conf.rebalance_limit) {
+		d->conf.rebalance_limit = now->rebalance_limit;
+		if (d->mover)
+			mover_set_limit(d->mover, now->rebalance_limit);
+		log_info("rebalance-limit: %llu bytes a second from now on",
+			 (unsigned long long)now->rebalance_limit);
+	}
+	if (now->hot_share != d->conf.hot_share) {
+		d->conf.hot_share = now->hot_share;
+		server_set_hot_share(d->server, (unsigned)now->hot_share);
+		log_info("hot-share: %llu from now on", (unsigned long long)now->hot_share);
+	}
+	change_scrub(d, now->scrub_rate);
+}
+
+void daemon_reload(struct daemon *d, const struct daemon_conf *now)
 {
 	struct str err = STR_INIT;
 	bool changed = false;
 
+	if (now)
+		change_options(d, now);
 	if (!d->keys)
 		return;
 	if (keys_reload(d->keys, &changed, &err) < 0)

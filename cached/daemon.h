@@ -35,8 +35,10 @@ int daemon_hears_redis(struct daemon *d);
  * stays in the group. Returns how many */
 unsigned daemon_hand_over(struct daemon *d, int *ret, int *ret_index);
 /* Reads the group's secret and certificates again; what is in use stays in use when they are not
- * good. Says in the log what changed. */
-void daemon_reload(struct daemon *d);
+ * good. now (NULL: not good): the options DAEMON_CHANGING are taken from it. Says in the log what
+ * changed. */
+#define DAEMON_CHANGING "rebalance-limit", "hot-share", "scrub-rate"
+void daemon_reload(struct daemon *d, const struct daemon_conf *now);
 /* Leaves the group, finishes what is being served, frees. false: something was still under way
  * after the time allowed (11 s: an object store or a disk that does not answer), and nothing was
  * freed: the process is to end at once. Its exit status is the same: nothing is lost by it */

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -15,7 +16,7 @@
 #include "common/log.h"
 #include "common/redis.h"
 
-enum { EXIT_USAGE = 2 };
+enum { EXIT_USAGE = 2, CHECK_US = 10000000 };
 
 static const struct conf_option options[] = {
 #define OPTION(member, name, letter, type, dflt, env, help)                                        \
@@ -155,48 +156,120 @@ static char **copy_argv(const struct start *st)
 	return argv;
 }
 
-/* what the file says now; only some of it can change without a restart */
-static void read_again(const struct daemon_conf *running, const struct start *st)
+/* an option that daemon_reload takes */
+static bool is_changing(const char *name)
+{
+	static const char *const names[] = {DAEMON_CHANGING};
+
+	for (size_t i = 0; i < ARRAY_LEN(names); i++)
+		if (!strcmp(names[i], name))
+			return true;
+	return false;
+}
+
+/* What the file says now; only some of it can change without a restart. false: it is not good */
+static bool read_again(const struct daemon_conf *running, const struct start *st,
+		       struct daemon_conf *now)
 {
 	_cleanup_(freep) char **argv = copy_argv(st);
-	struct daemon_conf now = {0};
 	struct str err = STR_INIT;
 	const char *wrong = NULL;
 	char **args;
 	size_t n;
-	int r = argv ? conf_parse(&table, &now, st->argc, argv, &args, &n, &err) : -ENOMEM;
+	int r = argv ? conf_parse(&table, now, st->argc, argv, &args, &n, &err) : -ENOMEM;
 
 	if (r == 0)
-		wrong = check(&now, n);
+		wrong = check(now, n);
 	if (r < 0 || wrong)
 		log_error("%s: all stays as it was", wrong ? wrong : str_c(&err));
 	for (size_t i = 0; r == 0 && !wrong && i < table.n; i++) {
 		const char *name = options[i].name;
 
-		if (conf_same(&table, i, running, &now))
+		if (conf_same(&table, i, running, now) || is_changing(name))
 			continue;
 		if (!strcmp(name, "verbose"))
-			log_info("verbose: %s from now on", now.verbose ? "true" : "false");
+			log_info("verbose: %s from now on", now->verbose ? "true" : "false");
 		else
 			log_warn("%s was changed: that needs a restart", name);
 	}
 	if (r == 0 && !wrong)
-		log_init("stoke-cached", now.verbose ? LOG_LVL_DEBUG : LOG_LVL_INFO);
-	conf_fini(&table, &now);
+		log_init("stoke-cached", now->verbose ? LOG_LVL_DEBUG : LOG_LVL_INFO);
 	str_fini(&err);
+	return r == 0 && !wrong;
 }
 
 static void reload(struct daemon *d, const struct daemon_conf *running, const struct start *st)
 {
+	struct daemon_conf now = {0};
 	char text[64];
 
 	(void)snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu",
 		       (unsigned long long)clock_us());
 	notify(text);
 	log_info("SIGHUP: reading the configuration again");
-	read_again(running, st);
-	daemon_reload(d);
+	daemon_reload(d, read_again(running, st, &now) ? &now : NULL);
+	conf_fini(&table, &now);
 	notify("READY=1");
+}
+
+/* the program with --check-config, its standard error into a pipe: the other end. 0 or -errno */
+static int spawn_check(const struct start *st, pid_t *ret_pid, int *ret_fd)
+{
+	_cleanup_(freep) char **argv = calloc((size_t)st->argc + 2, sizeof(*argv));
+	posix_spawn_file_actions_t files;
+	char check_config[] = "--check-config";
+	int p[2], r;
+
+	if (!argv || pipe2(p, O_CLOEXEC) < 0)
+		return argv ? -errno : -ENOMEM;
+	argv[0] = st->argv[0];
+	argv[1] = check_config;
+	memcpy(argv + 2, st->argv + 1, ((size_t)st->argc - 1) * sizeof(*argv));
+	r = posix_spawn_file_actions_init(&files);
+	if (r == 0) {
+		r = posix_spawn_file_actions_adddup2(&files, p[1], STDERR_FILENO);
+		if (r == 0)
+			r = posix_spawn(ret_pid, st->program, &files, NULL, argv, environ);
+		(void)posix_spawn_file_actions_destroy(&files);
+	}
+	(void)close(p[1]);
+	if (r)
+		(void)close(p[0]);
+	*ret_fd = p[0];
+	return -r;
+}
+
+/* Would the program take our options and their files? false: line has what it says about them */
+static bool would_start(const struct start *st, char *line, size_t n)
+{
+	uint64_t end = clock_us() + CHECK_US;
+	size_t have = 0;
+	ssize_t got = 1;
+	int fd = -1, status = 1, r;
+	pid_t pid;
+
+	r = spawn_check(st, &pid, &fd);
+	(void)snprintf(line, n, "%s", r < 0 ? strerror(-r) : "");
+	if (r < 0)
+		return false;
+	while (got > 0 && clock_left(end)) {
+		struct pollfd f = {.fd = fd, .events = POLLIN};
+
+		if (poll(&f, 1, (int)(clock_left(end) / 1000) + 1) <= 0)
+			continue;
+		got = read(fd, line + have, n - 1 - have);
+		have += got > 0 ? (size_t)got : 0;
+		if (have == n - 1)
+			break;
+	}
+	line[have] = 0;
+	line[strcspn(line, "\n")] = 0;
+	(void)close(fd);
+	if (got > 0)
+		(void)kill(pid, SIGKILL);
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 /* The program's file, which may be a newer one, goes on in this process. Returns only when that was
@@ -205,6 +278,7 @@ static void replace(struct daemon *d, const struct start *st)
 {
 	int fd[DAEMON_SOCKETS], index_fd, r;
 	uint64_t began = clock_us();
+	char said[512];
 	unsigned n;
 
 	if (access(st->program, X_OK) < 0) {
@@ -217,6 +291,11 @@ static void replace(struct daemon *d, const struct start *st)
 		log_error("SIGUSR2: the next program needs Redis, which does not answer (%s): "
 			  "going on as before",
 			  strerror(-r));
+		return;
+	}
+	if (!would_start(st, said, sizeof(said))) {
+		log_error("SIGUSR2: %s --check-config: %s: going on as before", st->program,
+			  said[0] ? said : "failed");
 		return;
 	}
 	notify("RELOADING=1");

@@ -41,6 +41,8 @@ int server_listen_tcp(struct server *s, const char *addr, uint16_t port, uint16_
 /* A socket that nobody listens on is replaced; -EADDRINUSE:
  * somebody does */
 int server_listen_unix(struct server *s, const char *path);
+/* conf.hot_share from now on. Any thread */
+void server_set_hot_share(struct server *s, unsigned share);
 /* As server_stop, but the listening sockets stay and are given to the caller, connections that come
  * meanwhile wait in them, and requests are answered RESTARTING. Nothing of s may be used any more
  * but by exec. ret: SERVER_LISTENERS_MAX; returns how many */

@@ -5,11 +5,12 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
 import pytest
-from lab import BLOCK, TOP, noise, wait_for, write_file
+from lab import BLOCK, TOP, Proc, noise, wait_for, write_file
 
 FILES = 12
 
@@ -102,12 +103,21 @@ def test_rolling_hand_over_asks_S3_nothing(group, rgw):
 
 
 def test_rolling_restart_is_not_noticed(group, rgw):
+    """S3 is asked for no more than what was asked of a member while it was away, and who comes back is asked again at once"""
     daemons, mount, readers = group()
+    since = rgw.log_size()
     for d in daemons:
+        held = len(d.block_files())
+        before = len(rgw.gets(since)[0])
         d.stop()
+        readers.some(5)
         d.again()
+        came = counter(d, "stoke_cached_requests_total")
         readers.some()
+        assert len(rgw.gets(since)[0]) - before <= held
+        wait_for("requests", lambda: counter(d, "stoke_cached_requests_total") > came)
     readers.stop()
+    assert readers.longest < 5
 
 
 @pytest.fixture
@@ -219,3 +229,74 @@ def test_redis_is_waited_for_and_no_program_is_replaced_without_it(lab):
     wait_for("word of it", lambda: d.text().count("waiting 30 s") > said)
     assert d.stop(5) == 1  # SIGTERM is not kept waiting
     redis.boot()
+
+
+def test_SIGHUP_changes_what_can_change(lab, file_volume):
+    conf = f"{lab.folder}/cached.conf"
+
+    def write(rate, limit, share, more=""):
+        with open(os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+            f.write(f"scrub-rate = {rate}\nrebalance-limit = {limit}\nhot-share = {share}\n{more}")
+
+    def reload():
+        before = d.text().count("SIGHUP")
+        at = len(d.text())
+        d.signal(signal.SIGHUP)
+        wait_for("reading again", lambda: d.text().count("SIGHUP") > before and "secret and certificates" in d.text()[at:])
+        return d.text()[at:]
+    write("0", "1M", 1)
+    d = lab.daemon(file_volume, 1, flags=["--config", conf])
+    write("2M", "2M", 3)
+    said = reload()
+    assert "scrub-rate: 2M from now on" in said and "rebalance-limit: 2097152 bytes" in said and "hot-share: 3 from now on" in said
+    said = reload()
+    assert "from now on" not in said and "restart" not in said
+    write("fast", "2M", 3)
+    assert "the scrubber goes on as before" in reload()
+    write("0", "2M", 3, "group-weight = 7\n")
+    said = reload()
+    assert "scrub-rate: 0 from now on" in said and "group-weight was changed: that needs a restart" in said
+    write("0", "2M", 3, "no-such = 7\n")
+    assert "all stays as it was" in reload()
+
+
+def test_sockets_of_a_service_manager_are_taken(lab, file_volume):
+    """LISTEN_FDS, as systemd gives them: the unix socket and the group's"""
+    path = f"{lab.folder}/given.sock"
+    with socket.socket(socket.AF_UNIX) as local, socket.create_server(("127.0.0.1", 0)) as tcp:
+        local.bind(path)
+        local.listen()
+        give = ("import os,sys\nfor n, fd in enumerate((int(sys.argv[1]), int(sys.argv[2]))):\n os.dup2(fd, 200 + n)\n"
+                "for n in (0, 1):\n os.dup2(200 + n, 3 + n)\n"
+                "os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS='2')\nos.execv(sys.argv[3], sys.argv[3:])")
+        d = lab.daemon(file_volume, 1)
+        d.stop()
+        fds = (local.fileno(), tcp.fileno())
+        Proc.__init__(d, [sys.executable, "-c", give, *map(str, fds), *d.start_argv], d.log, env=lab.env, pass_fds=fds)
+        d.ready()
+        port = tcp.getsockname()[1]
+    assert f"address 127.0.0.1:{port}" in d.text()
+    for kind, address in ((socket.AF_UNIX, path), (socket.AF_INET, ("127.0.0.1", port))):
+        with socket.socket(kind) as s:  # we have closed ours: whoever takes this is the daemon
+            s.settimeout(10)
+            s.connect(address)
+            s.sendall(b"nonsense" * 8)
+            assert s.recv(100) == b""
+    d.stop()
+    assert os.path.exists(path)  # the manager's
+
+
+def test_no_program_is_replaced_while_its_configuration_is_wrong(lab, file_volume):
+    conf = f"{lab.folder}/cached.conf"
+
+    def write(text):
+        with open(os.open(conf, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
+            f.write(text)
+    write("")
+    d = lab.daemon(file_volume, 1, flags=["--config", conf])
+    write("scrub-rats = 0\n")
+    d.signal(signal.SIGUSR2)
+    wait_for("refusal", lambda: "going on as before" in d.text())
+    assert "scrub-rats" in d.text() and d.running()
+    write("scrub-rate = 0\n")
+    handed_over(d)
