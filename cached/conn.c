@@ -110,13 +110,46 @@ void conn_settle(struct conn *c)
 static void refuse(struct conn *c, struct call *k, int r)
 {
 	metric_add(c->worker->conf->counters->rejected, 1);
-	log_rejected(r == -ESTALE ? REJECT_OTHER_VOLUME : REJECT_HANDSHAKE);
+	log_rejected(r == -ESTALE  ? REJECT_OTHER_VOLUME
+		     : r == -EBUSY ? REJECT_CROWD
+				   : REJECT_HANDSHAKE);
 	c->last_answer = true;
 	answer_status(k, msg_errno_to_status(r), NULL);
 }
 
+/* the member that was silent longest with nothing to wait for; NULL: none */
+static struct conn *idle_member(struct worker *w)
+{
+	struct list_node *n;
+
+	list_for_each(n, &w->conns)
+	{
+		struct conn *c = container_of(n, struct conn, link);
+
+		if (!c->n_calls)
+			return c;
+	}
+	return NULL;
+}
+
+/* for who has proved himself: an idle member goes when there are too many */
+static int make_room(struct worker *w)
+{
+	struct conn *victim = w->n_conns > w->max_conns ? idle_member(w) : NULL;
+
+	if (!victim)
+		return w->n_conns > w->max_conns ? -EBUSY : 0;
+	conn_drop(victim, REJECT_CROWD);
+	conn_settle(victim);
+	return 0;
+}
+
 static void become_member(struct conn *c)
 {
+	struct worker *w = c->worker;
+
+	if (c->tls && w->handshakes_of[c->bucket] > 0)
+		w->handshakes_of[c->bucket]--;
 	c->state = CONN_SERVING;
 	no_stranger(c);
 	c->since_us = 0;
@@ -180,6 +213,8 @@ static void hello(struct conn *c, struct call *k, const uint8_t *body, size_t n)
 		c->hello = calloc(1, sizeof(*c->hello));
 	if (c->hello && answer)
 		r = welcome(c, body, n, answer, &len);
+	if (r == 0 && c->local)
+		r = make_room(c->worker);
 	if (r < 0) {
 		free(answer);
 		refuse(c, k, r);
@@ -201,6 +236,8 @@ static void proof(struct conn *c, struct call *k, const uint8_t *body, size_t n)
 		r = hello_verify(&g.id, c->hello, body, n);
 		greet_end(c);
 	}
+	if (r == 0)
+		r = make_room(c->worker);
 	if (r < 0) {
 		refuse(c, k, r);
 		return;
@@ -565,40 +602,39 @@ static struct conn *oldest_stranger(struct worker *w, const struct conn * not, i
 	return NULL;
 }
 
-/* the member that was silent longest with nothing to wait for; NULL: none */
-static struct conn *idle_member(struct worker *w)
+/* Too many: strangers of the same address go first, then any. No member goes for a stranger: where
+ * there are members alone, one stranger more may prove himself (make_room). */
+static void make_place(struct worker *w, const struct conn *new)
 {
-	struct list_node *n;
-
-	list_for_each(n, &w->conns)
-	{
-		struct conn *c = container_of(n, struct conn, link);
-
-		if (!c->n_calls)
-			return c;
-	}
-	return NULL;
-}
-
-/* Too many: strangers of the same address go first, then any, then an idle member. false: there is
- * nobody, and the new one has to. */
-static bool make_place(struct worker *w, const struct conn *new)
-{
+	bool tls = new->tls;
+	unsigned of_one = tls ? CONN_TLS_STRANGERS_PER_ADDRESS : CONN_STRANGERS_PER_ADDRESS;
+	unsigned all = tls ? CONN_TLS_STRANGERS_MAX : CONN_STRANGERS_MAX;
 	struct conn *victim = NULL;
 
-	if (w->strangers_of[new->bucket] > CONN_STRANGERS_PER_ADDRESS)
+	if (w->strangers_of[new->bucket] > of_one)
 		victim = oldest_stranger(w, new, new->bucket);
-	else if (w->n_strangers > CONN_STRANGERS_MAX || w->n_conns > w->max_conns)
+	else if (w->n_strangers > all || w->n_conns > w->max_conns)
 		victim = oldest_stranger(w, new, -1);
-	else
-		return true;
 	if (!victim)
-		victim = idle_member(w);
-	if (!victim)
-		return false;
+		return;
 	conn_drop(victim, REJECT_CROWD);
 	conn_settle(victim);
-	return true;
+}
+
+/* -EBUSY: this address has had its share of handshakes */
+static int count_handshake(struct conn *c)
+{
+	struct worker *w = c->worker;
+	uint64_t now = clock_us();
+
+	if (now - w->second_us >= 1000000) {
+		memset(w->handshakes_of, 0, sizeof(w->handshakes_of));
+		w->second_us = now;
+	}
+	if (w->handshakes_of[c->bucket] >= CONN_TLS_PER_SECOND)
+		return -EBUSY;
+	w->handshakes_of[c->bucket]++;
+	return 0;
 }
 
 static int start_tls(struct conn *c)
@@ -608,6 +644,8 @@ static int start_tls(struct conn *c)
 
 	c->state = ctx ? CONN_TLS : CONN_HELLO;
 	if (ctx)
+		r = count_handshake(c);
+	if (ctx && r == 0)
 		r = tls_new(ctx, c->fd, true, &c->tls);
 	tls_ctx_unref(ctx);
 	return r;
@@ -628,12 +666,12 @@ static void start_job(struct loop_job *job)
 	c->since_us = clock_us();
 	counters_conns(w->conf->counters, 1);
 	metric_add(w->conf->counters->conns_total, 1);
-	if (w->stopping || r < 0)
-		conn_drop(c, REJECT_NONE);
-	else if (!make_place(w, c))
-		conn_drop(c, REJECT_CROWD);
-	else
+	if (w->stopping || r < 0) {
+		conn_drop(c, r == -EBUSY ? REJECT_CROWD : REJECT_NONE);
+	} else {
+		make_place(w, c);
 		conn_watch(c);
+	}
 	conn_settle(c);
 }
 

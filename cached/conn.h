@@ -45,6 +45,12 @@ enum {
 	 * share a bucket); then the oldest of them goes */
 	CONN_STRANGERS_MAX = 2048,
 	CONN_STRANGERS_PER_ADDRESS = 256,
+	/* the same with TLS, where each of them holds 26 KiB: at most 54 MiB for eight workers */
+	CONN_TLS_STRANGERS_MAX = 256,
+	CONN_TLS_STRANGERS_PER_ADDRESS = 64,
+	/* TLS handshakes of one address in a second that no proof followed: they cost a
+	 * millisecond each of the loop that serves members */
+	CONN_TLS_PER_SECOND = 64,
 	CONN_BUCKETS = 256,
 	CONN_FRAME_US = 10000000, /* from a frame's first byte to its last */
 	CONN_BODY_US = 60000000,  /* the same for the body of a PUT */
@@ -84,7 +90,9 @@ struct worker {
 	struct list_node closed;     /* not yet freed */
 	unsigned n_conns, max_conns; /* not freed yet; most of them */
 	unsigned n_strangers;
-	uint16_t strangers_of[CONN_BUCKETS]; /* by address */
+	uint16_t strangers_of[CONN_BUCKETS];  /* by address */
+	uint16_t handshakes_of[CONN_BUCKETS]; /* TLS, since second_us */
+	uint64_t second_us;
 	size_t inline_bytes, memory_max;
 	struct loop_timer sweep;
 	bool stopping;

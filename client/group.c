@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Follows the members of the group in a thread of its own, which may block on Redis or wait for the
  * daemon's answer. A call that the daemon does not answer is left alone until it ends (with its
- * connection, at the latest): no second one is sent meanwhile.
+ * connection, at the latest): no second one is sent meanwhile. A daemon that has not answered for
+ * AWAY_US may be gone for long, while members come and go: then Redis is asked, once a second.
  *
  * With a socket the daemon's own id is asked for once, at the start, by a HELLO of our own:
  * requests for blocks it owns go through the socket. */
@@ -23,6 +24,8 @@ enum {
 	HELLO_SECONDS = 5,
 	MOVED_US = 3000000, /* heartbeats come every second */
 	RETRY_US = 100000,
+	AWAY_US = 5000000, /* the daemon does not answer: then Redis is asked */
+	MEMBER_ROOM = 256,
 };
 
 struct group {
@@ -41,6 +44,7 @@ struct group {
 	bool calling, answered;
 	int status;
 	bool away; /* said already */
+	uint64_t heard_us;
 };
 
 /* --- who the daemon is --- */
@@ -177,8 +181,8 @@ static void away(struct group *g, int status)
 	if (!status == g->away)
 		log_warn("group=%s %s", g->conf.name ? g->conf.name : "private",
 			 status ? g->conf.socket
-					  ? "the daemon of this node does not answer: its last "
-					    "list of members stays"
+					  ? "the daemon of this node does not answer: the last "
+					    "list of members stays, unless Redis has another"
 					  : "Redis does not answer: the last list of members stays"
 				: "the list of members is followed again");
 	g->away = status;
@@ -229,13 +233,16 @@ static int ring_take(struct group *g)
 
 static int ring_send(struct group *g)
 {
-	size_t cost = pool_cost(g->room), reserved = cost;
+	size_t cost, reserved, want;
 	struct peer *p = peers_get(g->conf.peers, g->conf.socket, 0);
 	uint64_t version = g->seen ? g->seen->version : 0;
 	int r;
 
 	if (!p)
 		return -ENOMEM;
+	want = g->seen ? MIN(g->seen->n * MEMBER_ROOM, (size_t)FRAME_RING_MAX) : 0;
+	g->room = MAX(g->room, want);
+	reserved = cost = pool_cost(g->room);
 	/* without waiting: the next round is a second away */
 	r = pool_reserve(g->conf.pool, POOL_DEMAND, cost, NULL);
 	if (r < 0)
@@ -276,6 +283,7 @@ static void *follow(void *arg)
 	struct group *g = arg;
 	bool stop = false;
 
+	g->heard_us = clock_us();
 	/* the newest list to begin with: a daemon that has just started may know nobody yet */
 	if (g->conf.socket && g->registry)
 		(void)ask_registry(g);
@@ -285,7 +293,10 @@ static void *follow(void *arg)
 		if (g->conf.keys)
 			keys_look(g->conf.keys);
 		r = g->conf.socket ? ask_daemon(g) : ask_registry(g);
-
+		if (r == 0)
+			g->heard_us = clock_us();
+		else if (g->conf.socket && g->registry && clock_us() > g->heard_us + AWAY_US)
+			(void)ask_registry(g);
 		away(g, r);
 		mtx_lock(&g->lock);
 		g->rounds++;

@@ -232,3 +232,16 @@ def test_sub_groups_take_a_block_across_once(lab, volume):
     b = rack("b")
     read(ms[1], *names)
     assert rack("b") == b and object_gets(*ds, *ms) == blocks
+
+
+def test_a_mount_whose_daemon_is_dead_follows_the_members(lab, volume):
+    a = lab.daemon(volume, 1)
+    all_active(lab, volume, 1)
+    m = lab.group_mount(volume, socket=a.socket)
+    heard = m.text().count("group=train members=")
+    a.kill()
+    b = lab.daemon(volume, 2, flags=["--join-now"])
+    wait_for("word of who came", lambda: m.text().count("group=train members=") > heard, 20)
+    name, = files(m, 1, 4 * BLOCK)
+    read(m, name)
+    assert total([b], "stoke_cached_requests_total", 'op="GET"') > 0

@@ -174,6 +174,27 @@ static void plain_and_others_certificates_are_refused_S01(void **state)
 	served_free(s);
 }
 
+/* who proves nothing costs little: memory, and handshakes of one address in a second */
+static void strangers_cost_little(void **state)
+{
+	enum { CROWD = 400 };
+	struct served *s = served_new(64 << 20, 1000);
+	int crowd[CROWD];
+
+	(void)state;
+	for (unsigned i = 0; i < CROWD; i++)
+		crowd[i] = dial_tcp(s);
+	eventually(metric_value(s->w->counters.conns_total) >= CROWD);
+	assert_true(atomic_load(&s->w->counters.conns_now) <=
+		    2 * CONN_TLS_STRANGERS_PER_ADDRESS + 2);
+	assert_true(metric_value(s->w->counters.rejected) > 0);
+	for (unsigned i = 0; i < CROWD; i++)
+		(void)close(crowd[i]);
+	usleep(1000000); /* the next second has its own */
+	assert_int_equal(ask_once(s, served_keys), 0);
+	served_free(s);
+}
+
 /* the secret changes in the file: read again, or not when it is not good */
 static void a_secret_is_exchanged_S01(void **state)
 {
@@ -231,6 +252,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_byte_comes_over_TLS),
 		cmocka_unit_test(plain_and_others_certificates_are_refused_S01),
+		cmocka_unit_test(strangers_cost_little),
 		cmocka_unit_test(a_secret_is_exchanged_S01),
 	};
 

@@ -144,6 +144,32 @@ static void a_crowd_of_strangers_does_not_keep_members_out(void **state)
 	served_free(s);
 }
 
+/* as many members as there may be, all idle: none goes for a stranger, one for another member */
+static void no_member_goes_for_a_stranger(void **state)
+{
+	enum { LIMIT = 8, CROWD = 40 };
+	struct served *s = served_new(64 << 20, LIMIT);
+	struct block_key k = key_of(&volume_a, 1, BLOCK);
+	int member[LIMIT], crowd[CROWD], late;
+
+	(void)state;
+	for (unsigned i = 0; i < LIMIT; i++)
+		member[i] = member_tcp(s);
+	for (unsigned i = 0; i < CROWD; i++)
+		crowd[i] = dial_tcp(s);
+	for (unsigned i = 0; i < CROWD; i++)
+		(void)close(crowd[i]);
+	for (unsigned i = 0; i < LIMIT; i++)
+		assert_int_equal(status_of(member[i], OP_FILL, &k), ST_OK);
+	late = member_tcp(s);
+	assert_int_equal(status_of(late, OP_STAT, &k), ST_OK);
+	assert_true(atomic_load(&s->w->counters.conns_now) <= LIMIT + 2);
+	(void)close(late);
+	for (unsigned i = 0; i < LIMIT; i++)
+		(void)close(member[i]);
+	served_free(s);
+}
+
 /* askers that go away in the middle of everything */
 static void askers_vanish(void **state)
 {
@@ -185,6 +211,7 @@ int main(void)
 		cmocka_unit_test(other_groups_and_volumes_are_refused),
 		cmocka_unit_test(garbage_is_closed),
 		cmocka_unit_test(a_crowd_of_strangers_does_not_keep_members_out),
+		cmocka_unit_test(no_member_goes_for_a_stranger),
 		cmocka_unit_test(askers_vanish),
 		cmocka_unit_test(the_silent_and_the_slow_are_closed),
 	};
