@@ -311,10 +311,41 @@ static void cluster_view_swaps_whole(void **state)
 	cluster_view_fini(&v);
 }
 
+static void cluster_shares_bytes_by_weight_G07(void **state)
+{
+	enum { KEYS = 70000 };
+	struct member m[] = {
+		member("one", MEMBER_ACTIVE, 100),
+		member("three", MEMBER_ACTIVE, 400),
+		member("two", MEMBER_ACTIVE, 200),
+	};
+	const double fair[] = {1, 4, 2}; /* sorted as above */
+	struct cluster *c = cluster_new(1, m, ARRAY_LEN(m));
+	double bytes[3] = {0}, all = 0;
+
+	(void)state;
+	assert_non_null(c);
+	for (uint64_t s = 1; s <= KEYS; s++) {
+		struct block_key k = key(s);
+		uint32_t owner;
+
+		assert_int_equal(cluster_find(c, &k, &owner, 1), 1);
+		bytes[owner] += k.size;
+		all += k.size;
+	}
+	for (unsigned i = 0; i < 3; i++) {
+		double share = bytes[i] / (all * fair[i] / 7);
+
+		assert_true(share > 0.9 && share < 1.1);
+	}
+	cluster_unref(c);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(cluster_rings_follow_states),
+		cmocka_unit_test(cluster_shares_bytes_by_weight_G07),
 		cmocka_unit_test(cluster_path_is_what_it_says),
 		cmocka_unit_test(cluster_has_a_ring_for_each_sub_group),
 		cmocka_unit_test(cluster_next_is_cluster_new),
