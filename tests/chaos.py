@@ -682,7 +682,7 @@ def main():
     ap.add_argument("--compress", default="none", help="none, lz4, zstd")
     ap.add_argument("--encrypt", action="store_true", help="an encrypted volume, over TLS")
     ap.add_argument("--files", type=int, default=60)
-    ap.add_argument("--cache-mib", type=int, default=100)
+    ap.add_argument("--cache-mib", type=int, default=300, help="each; less than about 100 and blocks are evicted all the time")
     ap.add_argument("--folder", help="where everything lives, kept; default: a temporary one, kept when the run failed")
     ap.add_argument("-v", "--verbose", action="store_true")
     a = ap.parse_args()

@@ -111,6 +111,27 @@ static void a_holder_that_lives_is_waited_for(void **state)
 	group_stop(&g);
 }
 
+/* the one is silent, the other has answered already that he has nothing: his life is not the first
+ * one's */
+static void who_has_answered_does_not_stand_for_who_is_silent(void **state)
+{
+	struct group g;
+	struct block_key k;
+	uint64_t us;
+
+	(void)state;
+	group_start(&g, PEER_HOLDER, "c", false, 16 * MIB);
+	k = owned(&g, 0, 0);
+	see(&g, MEMBER_JOINING, MEMBER_ACTIVE);
+	behave(&g.d[1], HANG); /* the active one comes first */
+	behave(&g.d[0], NOT_HERE);
+	us = get(&g, &k, 0, BLOCK, REQ_MEMBER, 0, VIA_OBJECT);
+	assert_int_equal(counted(&g.d[0].no_fills), 1);
+	assert_int_equal(counted(&g.d[1].no_fills), 1);
+	assert_in_range(us, 280000, 1200000);
+	group_stop(&g);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -118,6 +139,7 @@ int main(void)
 		cmocka_unit_test(the_others_on_the_path_are_asked),
 		cmocka_unit_test(owner_is_asked_by_his_successor_G12),
 		cmocka_unit_test(a_holder_that_lives_is_waited_for),
+		cmocka_unit_test(who_has_answered_does_not_stand_for_who_is_silent),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
