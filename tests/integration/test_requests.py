@@ -14,11 +14,12 @@ SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate</Mes
 
 
 class Gate:
-    """The object store behind a door that can say nothing, or SlowDown to the next so many GETs."""
+    """The object store behind a door that can say nothing, or SlowDown to the next so many GETs, or for a while."""
 
     def __init__(self, rgw):
         self.rgw, self.ACCESS, self.KEY = rgw, rgw.ACCESS, rgw.KEY
         self.silent, self.busy, self.said = False, 0, 0
+        self.until, self.told = 0.0, []  # SlowDown to every GET until then; when it was said
         self.server = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.url = f"http://127.0.0.1:{self.server.getsockname()[1]}"
         self.lock = threading.Lock()
@@ -34,10 +35,12 @@ class Gate:
 
     def refuses(self, data):
         with self.lock:
-            if not self.busy or not data.startswith(b"GET ") or b"/chunks/" not in data.split(b"\r\n", 1)[0]:
+            now = time.monotonic()
+            if not (self.busy or now < self.until) or not data.startswith(b"GET ") or b"/chunks/" not in data.split(b"\r\n", 1)[0]:
                 return False
-            self.busy -= 1
+            self.busy -= self.busy > 0
             self.said += 1
+            self.told.append(now)
             return True
 
     def carry(self, client):
@@ -127,6 +130,21 @@ def test_D05_what_one_is_told_slows_all(lab, gated, gate):
     assert sorted(told) == [0, 2], told
     other = daemons[told.index(0)]
     wait_for("fewer reads by the other one", lambda: total(other, "stoke_object_cuts_total") == 1, 5)
+
+
+def test_D05_a_store_that_wants_fewer_requests_gets_fewer_and_no_read_fails(lab, gated, gate):
+    for n in (1, 2):
+        lab.daemon(gated, n)
+    m1 = lab.group_mount(gated, "m1")
+    data = noise(16 * BLOCK)
+    write_file(m1.path("f"), data)
+    m2 = lab.group_mount(gated, "m2")
+    gate.until = time.monotonic() + 4
+    assert sha256(m2.path("f")) == hashlib.sha256(data).hexdigest()
+    first, last = (sum(at <= gate.until - 4 + s < at + 2 for at in gate.told) for s in (2, 4))
+    # many are there at once, then each of them comes back later and later, and not all together
+    assert gate.told and last < first, gate.told
+    assert max(sum(t <= at < t + 0.01 for at in gate.told if at > gate.until - 3) for t in gate.told) <= 4, gate.told
 
 
 def test_a_hot_file_is_served_by_two_and_fetched_once(lab, s3_volume, rgw, bucket):

@@ -114,7 +114,7 @@ static void the_ring_comes_when_it_is_newer(void **state)
 	served_free(s);
 }
 
-static void put_is_checked_and_kept(void **state)
+static void put_is_checked_and_kept_B07(void **state)
 {
 	struct served *s = served_new(64 << 20, 100);
 	struct block_key k = key_of(&volume_a, 1, BLOCK - 7), stale = key_of(&volume_b, 1, 70000);
@@ -450,7 +450,7 @@ int main(void)
 		cmocka_unit_test(the_last_short_piece_is_served),
 		cmocka_unit_test(fill_stat_drop),
 		cmocka_unit_test(the_ring_comes_when_it_is_newer),
-		cmocka_unit_test(put_is_checked_and_kept),
+		cmocka_unit_test(put_is_checked_and_kept_B07),
 		cmocka_unit_test(a_local_mount_gets_the_file),
 		cmocka_unit_test(final_errors_bring_their_reason),
 		cmocka_unit_test(every_status_of_the_chain_goes_round),
