@@ -28,7 +28,7 @@ struct peers_conf {
 	struct keys *keys;  /* secret and TLS for TCP; NULL: id.secret, plain */
 	struct loop **loops;
 	unsigned n_loops;
-	uint64_t connect_timeout_us; /* TCP connect and handshake; 0: 1 s */
+	uint64_t connect_timeout_us; /* TCP connect, and a fifth of the handshake's; 0: 1 s */
 	struct metrics *metrics;
 };
 

@@ -28,7 +28,11 @@
 
 #include "common/clock.h"
 
-enum { BACKOFF_MIN_US = 50000, BACKOFF_MAX_US = 2000000 };
+enum {
+	BACKOFF_MIN_US = 50000,
+	BACKOFF_MAX_US = 2000000,
+	HANDSHAKE_TIMES = 5, /* so much longer than for the connect, as the served side has it */
+};
 
 static void conn_shut(struct peer_conn *c);
 static void conn_open(struct peer_conn *c);
@@ -416,11 +420,21 @@ static void conn_tls(struct peer_conn *c)
 		conn_fail(c, r, tls_error(c->tls));
 }
 
+static uint64_t conn_limit(const struct peer_conn *c)
+{
+	uint64_t us = c->peer->peers->conf.connect_timeout_us;
+
+	return us ? us : 1000000;
+}
+
 static void conn_connected(struct peer_conn *c)
 {
 	struct tls_ctx *ctx = c->peer->local ? NULL : keys_tls(c->peer->peers->conf.keys);
 	int r;
 
+	/* His machine answers, he himself may be busy. Who waits asks another one meanwhile; but a
+	 * daemon that is taken for dead is not asked at all, and others fetch what he has. */
+	loop_timer_start(&c->handshake, HANDSHAKE_TIMES * conn_limit(c));
 	if (!ctx) {
 		conn_greet(c);
 		return;
@@ -604,13 +618,6 @@ static int conn_literal(struct peer_conn *c)
 		return -ENOENT;
 	}
 	return 0;
-}
-
-static uint64_t conn_limit(const struct peer_conn *c)
-{
-	uint64_t us = c->peer->peers->conf.connect_timeout_us;
-
-	return us ? us : 1000000;
 }
 
 /* the resolver's thread (which has time-outs of its own): the connection is RESOLVING and waits for
