@@ -21,6 +21,7 @@ if ARGV[6] ~= '' then
 	call('HSET', P .. 'dirDataLength', ARGV[1], ARGV[6])
 	call('HSET', P .. 'dirUsedSpace', ARGV[1], ARGV[7])
 	call('HSET', P .. 'dirUsedInodes', ARGV[1], ARGV[8])
+	call('DEL', P .. '_late' .. ARGV[1])
 	log(ARGV[4], 'DIRSTAT', nil, ARGV[1], ARGV[6], ARGV[7], ARGV[8])
 end
 return 1

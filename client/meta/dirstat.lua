@@ -2,12 +2,13 @@
 -- ARGV: token, number, now, then per directory: inode, length, space, inodes, what was above it
 --    (texts; '0': not known)
 -- -> {how often limits of quotas were changed (text), {inodes that have no statistics yet}, quotas
---    above them as quota_write}
+--    above them as quota_write, how many of the directories were taken: ways up may be long}
 local old = done()
 if old then
 	return old
 end
-local r, there = { call('GET', P .. '_quotas') or '0', {} }, {}
+local STEPS_MOST = 900
+local r, there = { call('GET', P .. '_quotas') or '0', {}, {}, 0 }, {}
 local hashes = { 'dirDataLength', 'dirUsedSpace', 'dirUsedInodes' }
 local sums, owes, hints = {}, {}, {}
 local quotas = call('HLEN', P .. 'dirQuota') > 0
@@ -15,6 +16,10 @@ for i = 4, #ARGV - 7, 5 do
 	hints[ARGV[i]] = ARGV[i + 4]
 end
 for i = 4, #ARGV - 7, 5 do
+	if walked > STEPS_MOST then
+		break
+	end
+	r[4] = r[4] + 1
 	if call('HEXISTS', P .. 'dirUsedSpace', ARGV[i]) == 1 then
 		for j, k in ipairs(hashes) do
 			need_fields(k, ARGV[i])

@@ -271,13 +271,12 @@ static void redis_free_engine(struct meta *m)
 	redis_free(mr->scan_redis);
 	redis_free(mr->own_redis);
 	redis_free(mr->redis);
-	hashmap_fini(&mr->dirs);
+	stat_drop(mr);
 	quotas_free(mr->quotas);
 	cond_fini(&mr->slot_free);
 	cond_fini(&mr->pool_filled);
 	cond_fini(&mr->wake);
 	cond_fini(&mr->stat_flushed);
-	free(mr->stat_flight);
 	free(mr->session_json);
 	free(mr->setting_key);
 	free(mr->prefix);

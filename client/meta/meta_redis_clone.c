@@ -283,7 +283,7 @@ static int attach(struct cloning *cl, uint64_t inode, uint64_t parent, const cha
 	args_i64(&args, cl->inodes - 1);
 	quota_tell(mr);
 	r = op_eval(mr, SC_ATTACH, &args, &reply);
-	quota_told(mr, r ? NULL : reply_at(reply, 1));
+	quota_told(mr, r ? NULL : reply_at(reply, 1), false);
 	op_end(mr, &args);
 	if (r)
 		return r;

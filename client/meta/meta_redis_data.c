@@ -143,8 +143,9 @@ int slice_mark(struct meta_redis *mr, const struct slice *s, struct mark *ret)
 	return old ? -ESTALE : 0;
 }
 
-int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
-		struct time_ns mtime, struct attr *ret)
+/* room: as quota_room_text. 1: what is left in quotas has to be looked at first */
+static int write_once(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
+		      struct time_ns mtime, const char *room, struct attr *ret)
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
@@ -156,8 +157,6 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 	bool stats;
 	int r = slice_mark(mr, s, &k);
 
-	if (!r)
-		r = quota_room_grow(mr, inode, ((uint64_t)index << CHUNK_BITS) + s->pos + s->len);
 	if (r)
 		return r;
 	meta_limits(m, &capacity, &inodes, &stats);
@@ -170,10 +169,13 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 	args_be64(&args, ((uint64_t)index << CHUNK_BITS) + s->pos + s->len);
 	args_time(&args, mtime);
 	args_u64(&args, capacity);
+	args_text(&args, room);
 	r = op_eval_once(mr, SC_WRITE, &args, deadline, &k, &reply);
 	op_end(mr, &args);
 	if (r == -ESTALE)
 		(void)generation_check(mr, &k, deadline); /* else the next operation does it */
+	if (!r && reply_is(reply_at(reply, 0), "room"))
+		return 1;
 	if (!r)
 		r = reply_attr(reply_at(reply, 0), &a);
 	if (!r)
@@ -184,4 +186,19 @@ int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct sli
 	compact_written(mr, inode, index, (uint64_t)reply_int(reply_at(reply, 1)));
 	*ret = a;
 	return 0;
+}
+
+int redis_write(struct meta *m, uint64_t inode, uint32_t index, const struct slice *s,
+		struct time_ns mtime, struct attr *ret)
+{
+	uint64_t end = ((uint64_t)index << CHUNK_BITS) + s->pos + s->len;
+	char room[21];
+	int r;
+
+	quota_room_text(redis_engine(m), room);
+	r = write_once(m, inode, index, s, mtime, room, ret);
+	if (r <= 0)
+		return r;
+	r = quota_room_grow(redis_engine(m), inode, end);
+	return r ? r : write_once(m, inode, index, s, mtime, "", ret);
 }

@@ -70,11 +70,16 @@ static void args_checked(struct args *a, const struct meta_ctx *c, struct str *b
 		args_text(a, "");
 }
 
-static void tell_dir(const struct meta_ctx *c, int which, const struct redis_reply *record)
+/* a script tells the record of a directory that it changed */
+static void tell_dir(struct meta_redis *mr, const struct meta_ctx *c, int which, uint64_t dir,
+		     const struct redis_reply *record)
 {
 	struct attr a;
 
-	if (c && c->ret_dirs && record && reply_attr(record, &a) == 0)
+	if (!record || reply_attr(record, &a))
+		return;
+	quota_learn(mr, dir, &a);
+	if (c && c->ret_dirs)
 		c->ret_dirs[which] = a;
 }
 
@@ -127,9 +132,11 @@ static int mknod_once(struct meta *m, const struct meta_ctx *c, uint64_t parent,
 		r = reply_attr(reply_at(reply, 0), ret_attr);
 	if (r)
 		return r;
+	tell_dir(mr, c, 0, parent, reply_at(reply, 1));
+	if (type == INODE_DIR)
+		quota_learn(mr, inode, ret_attr);
 	stat_add(mr, parent, 0, 4096, 1);
 	quota_owner(mr, ret_attr->uid, ret_attr->gid, 4096, 1);
-	tell_dir(c, 0, reply_at(reply, 1));
 	*ret = inode;
 	return 0;
 }
@@ -228,7 +235,7 @@ int redis_link(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_
 		r = reply_attr(reply_at(reply, 0), &a);
 	if (r)
 		return r;
-	tell_dir(c, 0, reply_at(reply, 1));
+	tell_dir(mr, c, 0, parent, reply_at(reply, 1));
 	open_named(m, inode);
 	length = a.type == INODE_FILE ? a.length : 0;
 	stat_add(mr, parent, (int64_t)length, (int64_t)align4k(length), 1);
@@ -345,7 +352,7 @@ int redis_unlink(struct meta *m, const struct meta_ctx *c, uint64_t parent, cons
 		r = reply_removed(reply, 0, &d);
 	if (r)
 		return r;
-	tell_dir(c, 0, reply_last(reply, 0));
+	tell_dir(mr, c, 0, parent, reply_last(reply, 0));
 	removed_done(mr, parent, &d);
 	return 0;
 }
@@ -372,7 +379,7 @@ int redis_rmdir(struct meta *m, const struct meta_ctx *c, uint64_t parent, const
 		r = reply_removed(reply, 0, &d);
 	if (r)
 		return r;
-	tell_dir(c, 0, reply_last(reply, 0));
+	tell_dir(mr, c, 0, parent, reply_last(reply, 0));
 	removed_done(mr, parent, &d);
 	return 0;
 }
@@ -408,8 +415,8 @@ static int renamed(struct meta_redis *mr, const struct meta_ctx *c, const struct
 	*ret_attr = a;
 	if (reply_is(what, ""))
 		return 0;
-	tell_dir(c, 0, reply_last(reply, 1));
-	tell_dir(c, 1, reply_last(reply, 0));
+	tell_dir(mr, c, 0, parent, reply_last(reply, 1));
+	tell_dir(mr, c, 1, new_parent, reply_last(reply, 0));
 	stat_move(mr, inode, &a, parent, new_parent);
 	if (reply_is(what, "exchange")) {
 		r = reply_attr(reply_at(reply, 3), &b);
@@ -505,6 +512,7 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
 	struct hash128 volume;
 	struct args args;
+	bool carries;
 	int r = quota_room_move(mr, n->parent, n->name, n->new_parent,
 				n->flags & RENAME_F_EXCHANGE ? n->new_name : NULL, n->looks > 0,
 				n->looks >= LOOKS_MAX, n->below);
@@ -519,10 +527,14 @@ static int rename_once(struct meta *m, struct renaming *n, uint64_t *ret, struct
 	args_init(&args, mr);
 	op_begin(mr, &args);
 	r = rename_args(m, &args, n);
-	quota_tell(mr);
+	/* where nobody looked what is below, the script carries nothing from quota to quota */
+	carries = n->below[0].known || n->below[1].known;
+	if (carries)
+		quota_tell(mr);
 	if (!r)
 		r = removal_eval(mr, SC_RENAME, &args, &n->open, &reply);
-	quota_told(mr, r ? NULL : reply_last(reply, 2));
+	if (carries)
+		quota_told(mr, r ? NULL : reply_last(reply, 2), false);
 	op_end(mr, &args);
 	if (!r && reply_is(reply_at(reply, 0), "below"))
 		return n->looks++, -EAGAIN;

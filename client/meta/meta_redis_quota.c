@@ -10,13 +10,12 @@
 
 enum {
 	PARENTS_MAX = 65536,
-	PARENT_US = 1000000, /* then it is asked again: others move directories too */
-	DEPTH_MAX = 4096
+	DEPTH_MAX = 2000 /* as the scripts */
 };
 
 struct dir_parent {
 	struct hash_node node;
-	uint64_t dir, parent, until_us;
+	uint64_t dir, parent;
 };
 
 int quotas_new(struct quotas **ret)
@@ -133,7 +132,6 @@ static void parent_keep(struct quotas *q, uint64_t dir, uint64_t parent, uint64_
 			n = &TAKE_PTR(d)->node;
 		}
 		container_of(n, struct dir_parent, node)->parent = parent;
-		container_of(n, struct dir_parent, node)->until_us = clock_us() + PARENT_US;
 	}
 	mtx_unlock(&q->lock);
 	free(d);
@@ -144,21 +142,18 @@ static int parent_of(struct meta_redis *mr, uint64_t dir, uint64_t *ret)
 	struct quotas *q = mr->quotas;
 	struct hash_node *n;
 	uint64_t moves, parent = 0;
-	bool known = true;
 	struct attr a;
 	int r;
 
 	mtx_lock(&q->lock);
 	n = hashmap_find(&q->detached, hash64(&dir, 8), parent_eq, &dir);
-	if (!n) {
+	if (!n)
 		n = hashmap_find(&q->parents, hash64(&dir, 8), parent_eq, &dir);
-		known = n && clock_left(container_of(n, struct dir_parent, node)->until_us);
-	}
-	if (known)
+	if (n)
 		parent = container_of(n, struct dir_parent, node)->parent;
 	moves = q->moves;
 	mtx_unlock(&q->lock);
-	if (!known) {
+	if (!n) {
 		r = redis_getattr(&mr->base, dir, &a);
 		if (r)
 			return r;
@@ -167,6 +162,18 @@ static int parent_of(struct meta_redis *mr, uint64_t dir, uint64_t *ret)
 	}
 	*ret = parent;
 	return 0;
+}
+
+void quota_learn(struct meta_redis *mr, uint64_t dir, const struct attr *a)
+{
+	uint64_t moves;
+
+	if (!has_dirs(mr) || dir == INODE_ROOT)
+		return;
+	mtx_lock(&mr->quotas->lock);
+	moves = mr->quotas->moves;
+	mtx_unlock(&mr->quotas->lock);
+	parent_keep(mr->quotas, dir, a->parent, moves);
 }
 
 /* fn(dir) for dir and all above it, until it says false; 0, or why the way ends too early */
@@ -210,11 +217,14 @@ static bool add_dir(void *arg, uint64_t dir)
 	return true;
 }
 
-uint64_t quota_dir(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t inodes)
+uint64_t quota_dir_begin(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t inodes)
 {
 	struct adding c = {mr, {space, inodes}};
 	uint64_t up = 0;
 
+	mtx_lock(&mr->quotas->lock);
+	mr->quotas->begun++;
+	mtx_unlock(&mr->quotas->lock);
 	if (!has_dirs(mr) || (space == 0 && inodes == 0) || dir >= INODE_INTERNAL)
 		return 0;
 	/* what cannot be asked now is told all the same: the script finds the way */
@@ -223,30 +233,38 @@ uint64_t quota_dir(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t i
 	return up;
 }
 
-static bool fresh_flies(struct hash_node *n, void *arg)
+void quota_dir_end(struct meta_redis *mr)
 {
-	struct quota_entry *e = container_of(n, struct quota_entry, node);
+	mtx_lock(&mr->quotas->lock);
+	mr->quotas->ended++;
+	mtx_unlock(&mr->quotas->lock);
+}
 
+uint64_t quota_mark(struct meta_redis *mr)
+{
+	struct quotas *q = mr->quotas;
+	uint64_t mark;
+
+	mtx_lock(&q->lock);
+	mark = q->begun == q->ended ? q->begun : UINT64_MAX;
+	mtx_unlock(&q->lock);
+	return mark;
+}
+
+static bool fresh_ends(struct hash_node *n, void *arg)
+{
 	(void)arg;
-	e->flying.space += e->fresh.space;
-	e->flying.inodes += e->fresh.inodes;
-	e->fresh = (struct amount){0};
+	container_of(n, struct quota_entry, node)->fresh = (struct amount){0};
 	return true;
 }
 
-static bool flying_lands(struct hash_node *n, void *arg)
-{
-	(void)arg;
-	container_of(n, struct quota_entry, node)->flying = (struct amount){0};
-	return true;
-}
-
-void quota_telling(struct meta_redis *mr, bool start)
+void quota_all_told(struct meta_redis *mr, uint64_t mark)
 {
 	struct quotas *q = mr->quotas;
 
 	mtx_lock(&q->lock);
-	hashmap_each(&q->of[QUOTA_DIR], start ? fresh_flies : flying_lands, NULL);
+	if (q->begun == mark)
+		hashmap_each(&q->of[QUOTA_DIR], fresh_ends, NULL);
 	mtx_unlock(&q->lock);
 }
 
@@ -257,7 +275,7 @@ void quota_tell(struct meta_redis *mr)
 	mtx_unlock(&mr->quotas->lock);
 }
 
-void quota_told(struct meta_redis *mr, const struct redis_reply *list)
+void quota_told(struct meta_redis *mr, const struct redis_reply *list, bool behind)
 {
 	struct quotas *q = mr->quotas;
 
@@ -270,8 +288,13 @@ void quota_told(struct meta_redis *mr, const struct redis_reply *list)
 
 		if (!e)
 			continue;
+		e->flush_no = q->flush_no;
 		e->used.space += reply_int(reply_at(list, i + 1));
 		e->used.inodes += reply_int(reply_at(list, i + 2));
+		if (behind) {
+			e->fresh.space -= reply_int(reply_at(list, i + 1));
+			e->fresh.inodes -= reply_int(reply_at(list, i + 2));
+		}
 	}
 	mtx_unlock(&q->lock);
 }

@@ -40,6 +40,8 @@ int quota_room_tree(struct meta_redis *mr, uint64_t dir, const struct meta_ctx *
 		    int64_t inodes);
 /* inode gets one more link, in dir */
 int quota_room_link(struct meta_redis *mr, uint64_t inode, uint64_t dir);
+/* what the tightest limit of anybody has left: bytes as text, "": there are no limits */
+void quota_room_text(struct meta_redis *mr, char ret[21]);
 /* a file becomes length long, if it is shorter now */
 int quota_room_grow(struct meta_redis *mr, uint64_t inode, uint64_t length);
 /* the same by bytes of another one, as far as it has them */
@@ -69,13 +71,19 @@ void quota_attach(struct meta_redis *mr, uint64_t dir);
 /* a directory has another parent now */
 void quota_reparented(struct meta_redis *mr, uint64_t dir);
 /* Entries of dir became so much more (or less): limits see it until it is told. Returns what is
- * above dir, 0: not known. */
-uint64_t quota_dir(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t inodes);
-/* all that quota_dir got is about to be told (start), was told; one at a time */
-void quota_telling(struct meta_redis *mr, bool start);
-/* a script that tells it runs; what it answered (prelude.lua: quota_write), NULL: it failed */
+ * above dir, 0: not known. Ended when what is to be told stands where who tells it finds it. */
+uint64_t quota_dir_begin(struct meta_redis *mr, uint64_t dir, int64_t space, int64_t inodes);
+void quota_dir_end(struct meta_redis *mr);
+/* dir has this record now */
+void quota_learn(struct meta_redis *mr, uint64_t dir, const struct attr *a);
+/* A script that tells usage runs; what it answered (prelude.lua: quota_write), NULL: it failed.
+ * behind: it is what quota_dir_begin got. */
 void quota_tell(struct meta_redis *mr);
-void quota_told(struct meta_redis *mr, const struct redis_reply *list);
+void quota_told(struct meta_redis *mr, const struct redis_reply *list, bool behind);
+/* Taken before it was found that nothing is to be told: all that quota_dir_begin got was told,
+ * unless there was more since. */
+uint64_t quota_mark(struct meta_redis *mr);
+void quota_all_told(struct meta_redis *mr, uint64_t mark);
 /* inodes of an owner became so much more */
 void quota_owner(struct meta_redis *mr, uint32_t uid, uint32_t gid, int64_t space, int64_t inodes);
 
@@ -103,7 +111,7 @@ struct tree_sum {
 int tree_sum(struct meta_redis *mr, uint64_t dir, bool exact, struct meta_progress *p,
 	     struct tree_sum *ret);
 /* so many directories are summed up by a script, in a few milliseconds */
-enum { QUOTA_LIST_MAX = 2000 };
+enum { QUOTA_LIST_MAX = 500 };
 
 /* the same by statistics, and which directories these are: dir first, 8 bytes each; *ret_list is
  * NULL when they are more than most */

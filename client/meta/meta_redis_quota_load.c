@@ -297,9 +297,8 @@ static bool merge_one(struct hash_node *n, void *arg) NO_ANALYSIS
 	e = quota_find_locked(m->q, m->kind, f->id);
 	if (e) {
 		e->max = f->max;
-		if (m->kind == QUOTA_DIR
-			    ? !m->q->telling && m->q->flush_no == m->began
-			    : e->flush_no <= m->began && !e->flying.space && !e->flying.inodes)
+		if (e->flush_no <= m->began &&
+		    (m->kind == QUOTA_DIR ? !m->q->telling : !e->flying.space && !e->flying.inodes))
 			e->used = f->used;
 	} else {
 		e = malloc(sizeof(*e));

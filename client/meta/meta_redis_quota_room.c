@@ -4,6 +4,8 @@
  * */
 #include "client/meta/quotas.h"
 
+#include <inttypes.h>
+
 #include "common/hash.h"
 
 static bool over(const struct quota_entry *e, struct amount more)
@@ -25,6 +27,63 @@ static bool over_id(struct meta_redis *mr, int kind, uint64_t id, struct amount 
 	is = e && over(e, more);
 	mtx_unlock(&mr->quotas->lock);
 	return is;
+}
+
+/* more are not looked through for one operation */
+enum { LEAST_OF = 256 };
+
+static int64_t left(int64_t max, int64_t used)
+{
+	return max <= 0 ? INT64_MAX : MAX(max - used, 0);
+}
+
+static bool least_of(struct hash_node *n, void *arg)
+{
+	const struct quota_entry *e = container_of(n, struct quota_entry, node);
+	struct amount *least = arg;
+
+	least->space = MIN(least->space,
+			   left(e->max.space, e->used.space + e->flying.space + e->fresh.space));
+	least->inodes = MIN(least->inodes, left(e->max.inodes, e->used.inodes + e->flying.inodes +
+								       e->fresh.inodes));
+	return true;
+}
+
+/* what the tightest of these kinds has left; nothing when they are too many to say */
+static struct amount least_left(struct meta_redis *mr, int first, int last)
+{
+	struct amount least = {INT64_MAX, INT64_MAX};
+	struct quotas *q = mr->quotas;
+
+	mtx_lock(&q->lock);
+	for (int k = first; k <= last; k++) {
+		if (q->of[k].count > LEAST_OF)
+			least = (struct amount){0};
+		else
+			hashmap_each(&q->of[k], least_of, &least);
+	}
+	mtx_unlock(&q->lock);
+	return least;
+}
+
+/* nobody of these kinds can be over */
+static bool roomy(struct meta_redis *mr, int first, int last, struct amount more)
+{
+	struct amount least = least_left(mr, first, last);
+
+	return more.space <= least.space && more.inodes <= least.inodes;
+}
+
+void quota_room_text(struct meta_redis *mr, char ret[21])
+{
+	int64_t room = INT64_MAX;
+
+	ret[0] = '\0';
+	if (!has_limits(mr))
+		return;
+	room = least_left(mr, QUOTA_DIR, has_owners(mr) ? QUOTA_GROUP : QUOTA_DIR).space;
+	if (room != INT64_MAX)
+		snprintf(ret, 21, "%" PRId64, room);
 }
 
 struct climb {
@@ -94,7 +153,7 @@ static int room_dir(struct meta_redis *mr, uint64_t dir, struct amount more)
 	struct climb c = {.mr = mr, .more = more};
 	int r;
 
-	if (!has_dirs(mr))
+	if (!has_dirs(mr) || roomy(mr, QUOTA_DIR, QUOTA_DIR, more))
 		return 0;
 	r = quota_way_up(mr, dir, check_dir, &c);
 	return r ? r : c.over ? no_room(mr, more) : 0;
@@ -121,7 +180,7 @@ int quota_room_tree(struct meta_redis *mr, uint64_t dir, const struct meta_ctx *
 
 	if (!has_limits(mr))
 		return 0;
-	if (c && has_owners(mr)) {
+	if (c && has_owners(mr) && !roomy(mr, QUOTA_USER, QUOTA_GROUP, more)) {
 		gid = c->gid;
 		r = redis_getattr(&mr->base, dir, &a);
 		if (r)
@@ -242,7 +301,7 @@ static int weigh(struct meta_redis *mr, uint64_t dir, const char *name, bool sum
 	}
 	if (r)
 		return r;
-	w->known = true;
+	w->known = a.type == INODE_DIR;
 	w->space = sum.space;
 	w->inodes = sum.inodes;
 	*ret = (struct amount){own.space + sum.space, own.inodes + sum.inodes};

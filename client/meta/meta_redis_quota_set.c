@@ -366,7 +366,8 @@ static int untold(struct meta_redis *mr, uint64_t dir, struct tree_sum *ret_exac
 	return r;
 }
 
-/* by what was told of all below; -EAGAIN: somebody changes the tree, or not all has statistics */
+/* by what was told of all below; -EAGAIN: somebody changes the tree, or has to tell what he took from
+ * there, or not all has statistics */
 static int set_by_list(struct meta_redis *mr, const struct quota *q)
 {
 	int r = -EAGAIN;
@@ -403,7 +404,12 @@ static int set_dir(struct meta_redis *mr, const struct quota *q)
 	}
 	if (!r)
 		r = set_by_list(mr, q);
-	return r == -EAGAIN ? write_quota(mr, q, &exact, false, NULL, 0) : r;
+	if (r == -EAGAIN && others_told(mr))
+		r = set_by_list(mr, q);
+	if (r != -EAGAIN)
+		return r;
+	r = untold(mr, q->id, &exact, &gap);
+	return r ? r : write_quota(mr, q, &exact, false, NULL, 0);
 }
 
 int redis_quota_set(struct meta *m, const struct quota *q)

@@ -24,6 +24,15 @@ static bool delta_eq(const struct hash_node *n, const void *key)
 	return container_of(n, struct dir_delta, node)->inode == *(const uint64_t *)key;
 }
 
+static void delta_more(struct dir_delta *d, uint64_t above, int64_t length, int64_t space,
+		       int64_t inodes)
+{
+	d->above = above ? above : d->above;
+	d->length += length;
+	d->space += space;
+	d->inodes += inodes;
+}
+
 void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space, int64_t inodes)
 {
 	struct dir_delta *spare, *d = NULL;
@@ -33,7 +42,7 @@ void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space
 
 	if (!meta_setting(&mr->base)->dir_stats)
 		return;
-	above = quota_dir(mr, dir, space, inodes);
+	above = quota_dir_begin(mr, dir, space, inodes);
 	spare = calloc(1, sizeof(*spare));
 	mtx_lock(&mr->base.lock);
 	n = hashmap_find(&mr->dirs, hash64(&dir, 8), delta_eq, &dir);
@@ -44,14 +53,11 @@ void stat_add(struct meta_redis *mr, uint64_t dir, int64_t length, int64_t space
 		d->inode = dir;
 		hashmap_add(&mr->dirs, &d->node, hash64(&dir, 8));
 	}
-	if (d) {
-		d->above = above ? above : d->above;
-		d->length += length;
-		d->space += space;
-		d->inodes += inodes;
-	}
+	if (d)
+		delta_more(d, above, length, space, inodes);
 	full = mr->dirs.count > DIRS_MAX;
 	mtx_unlock(&mr->base.lock);
+	quota_dir_end(mr);
 	free(spare);
 	if (full)
 		(void)stat_flush(mr, op_deadline(mr));
@@ -141,23 +147,44 @@ int stat_begin(struct meta_redis *mr, uint64_t deadline_us)
 struct stat_flight {
 	struct args args;
 	char text[STAT_BATCH * 5][21];
-};
-
-struct stat_batch {
 	struct hashmap *from;
 	struct dir_delta *d[STAT_BATCH];
 	size_t n;
 };
 
-static bool batch_take(struct hash_node *n, void *arg)
+static bool flight_take(struct hash_node *n, void *arg)
 {
-	struct stat_batch *b = arg;
+	struct stat_flight *f = arg;
 
-	if (b->n == STAT_BATCH)
+	if (f->n == STAT_BATCH)
 		return false;
-	hashmap_del(b->from, n);
-	b->d[b->n++] = container_of(n, struct dir_delta, node);
+	hashmap_del(f->from, n);
+	f->d[f->n++] = container_of(n, struct dir_delta, node);
 	return true;
+}
+
+/* the first of them were told; the others go back to what is to be told */
+static void flight_end(struct meta_redis *mr, struct stat_flight *f, size_t told)
+{
+	op_end(mr, &f->args);
+	for (size_t i = 0; i < f->n; i++) {
+		struct dir_delta *d = f->d[i];
+		struct hash_node *n = NULL;
+
+		mtx_lock(&mr->base.lock);
+		if (i >= told) {
+			n = hashmap_find(&mr->dirs, hash64(&d->inode, 8), delta_eq, &d->inode);
+			if (n)
+				delta_more(container_of(n, struct dir_delta, node), 0, d->length,
+					   d->space, d->inodes);
+			else
+				hashmap_add(&mr->dirs, &TAKE_PTR(d)->node,
+					    hash64(&f->d[i]->inode, 8));
+		}
+		mtx_unlock(&mr->base.lock);
+		free(d);
+	}
+	free(f);
 }
 
 static void args_delta(struct args *a, const struct dir_delta *d, char text[5][21])
@@ -176,23 +203,22 @@ static void args_delta(struct args *a, const struct dir_delta *d, char text[5][2
 static struct stat_flight *flight_new(struct meta_redis *mr)
 {
 	struct stat_flight *f = malloc(sizeof(*f));
-	struct stat_batch b = {.from = &mr->dirs};
 
 	if (!f)
 		return NULL;
+	f->from = &mr->dirs;
+	f->n = 0;
 	mtx_lock(&mr->base.lock);
-	hashmap_each(&mr->dirs, batch_take, &b);
+	hashmap_each(&mr->dirs, flight_take, f);
 	mtx_unlock(&mr->base.lock);
-	if (b.n == 0) {
+	if (f->n == 0) {
 		free(f);
 		return NULL;
 	}
 	args_init(&f->args, mr);
 	op_begin(mr, &f->args);
-	for (size_t i = 0; i < b.n; i++) {
-		args_delta(&f->args, b.d[i], f->text + i * 5);
-		free(b.d[i]);
-	}
+	for (size_t i = 0; i < f->n; i++)
+		args_delta(&f->args, f->d[i], f->text + i * 5);
 	return f;
 }
 
@@ -203,11 +229,10 @@ static int flight_land(struct meta_redis *mr, struct stat_flight *f, uint64_t de
 
 	quota_tell(mr);
 	r = own_eval(mr, SC_DIRSTAT, &f->args, deadline_us, &reply);
-	quota_told(mr, r ? NULL : reply_at(reply, 2));
+	quota_told(mr, r ? NULL : reply_at(reply, 2), true);
 	if (r)
 		return r;
-	op_end(mr, &f->args);
-	free(f);
+	flight_end(mr, f, (size_t)MAX(1, reply_int(reply_at(reply, 3))));
 	quota_version(mr, (uint64_t)reply_int(reply_at(reply, 0)), deadline_us);
 	/* one that cannot be counted now has no statistics still: its next change comes here too */
 	for (size_t i = 0; i < reply_len(reply_at(reply, 1)); i++)
@@ -240,13 +265,15 @@ static bool flush_begin(struct meta_redis *mr)
 int stat_flush(struct meta_redis *mr, uint64_t deadline_us)
 {
 	static struct log_rate rate;
+	uint64_t mark = quota_mark(mr);
 	struct stat_flight *f;
 	unsigned quiet;
 	int r = 0;
 
-	if (!flush_begin(mr))
+	if (!flush_begin(mr)) {
+		quota_all_told(mr, mark);
 		return 0;
-	quota_telling(mr, true);
+	}
 	f = mr->stat_flight; /* nobody else flushes */
 	if (!f)
 		f = flight_new(mr);
@@ -257,15 +284,16 @@ int stat_flush(struct meta_redis *mr, uint64_t deadline_us)
 				log_warn("statistics of some directories are lost (fsck "
 					 "--sync-dir-stat, quota check --repair): %s",
 					 strerror(-r));
-			op_end(mr, &f->args);
-			free(f);
+			flight_end(mr, f, STAT_BATCH);
 			r = 0;
 		}
-		if (!r)
+		if (!r) {
+			mark = quota_mark(mr);
 			f = flight_new(mr);
+		}
 	}
 	if (!r)
-		quota_telling(mr, false);
+		quota_all_told(mr, mark);
 	mtx_lock(&mr->base.lock);
 	mr->stat_flight = f;
 	mr->stat_flushing = false;
@@ -276,20 +304,31 @@ int stat_flush(struct meta_redis *mr, uint64_t deadline_us)
 	return r;
 }
 
+void stat_drop(struct meta_redis *mr)
+{
+	struct stat_flight *f = mr->stat_flight;
+
+	for (; f; f = flight_new(mr)) {
+		for (size_t i = 0; i < f->n; i++)
+			free(f->d[i]);
+		op_end(mr, &f->args);
+		free(f);
+	}
+	hashmap_fini(&mr->dirs);
+}
+
 void *stat_main(void *arg)
 {
 	struct meta_redis *mr = arg;
-	bool stop = false, work;
+	bool stop = false;
 
 	while (!stop) {
 		mtx_lock(&mr->base.lock);
 		if (!mr->stopping)
 			cond_wait_us(&mr->wake, &mr->base.lock, PERIOD_US);
 		stop = mr->stopping;
-		work = mr->dirs.count || mr->stat_flight;
 		mtx_unlock(&mr->base.lock);
-		if (work)
-			(void)stat_flush(mr, clock_us() + mr->base.conf.timeout_us);
+		(void)stat_flush(mr, clock_us() + mr->base.conf.timeout_us);
 		if (quota_waiting(mr))
 			quota_flush(mr, clock_us() + mr->base.conf.timeout_us);
 	}

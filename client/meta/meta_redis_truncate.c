@@ -379,8 +379,9 @@ static int truncate_steps(struct meta_redis *mr, struct truncation *t, const str
 	return op_error(r);
 }
 
-int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
-		   bool through_handle, struct attr *ret)
+/* room: as quota_room_text. 1: what is left in quotas has to be looked at first */
+static int truncate_once(struct meta *m, uint64_t inode, uint64_t length, bool through_handle,
+			 const char *room, struct attr *ret)
 {
 	struct meta_redis *mr = redis_engine(m);
 	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
@@ -390,11 +391,8 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 	struct mark k;
 	struct attr a;
 	bool stats;
-	int r = quota_room_grow(mr, inode, length);
+	int r;
 
-	(void)c;
-	if (r)
-		return r;
 	meta_limits(m, &t.capacity, &inodes, &stats);
 	args_init(&args, mr);
 	op_begin(mr, &args);
@@ -403,10 +401,13 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 	args_text(&args, through_handle ? "1" : "0");
 	args_u64(&args, t.capacity);
 	args_u64(&args, MIDDLE_MAX);
+	args_text(&args, room);
 	r = op_eval_until(mr, SC_TRUNCATE, &args, args.deadline_us, &k, &reply);
 	if (!r && reply_type(reply_at(reply, 0)) == REDIS_NIL) {
 		r = truncate_steps(mr, &t, &args, &k);
 		a = t.after;
+	} else if (!r && reply_is(reply_at(reply, 0), "room")) {
+		r = 1;
 	} else if (!r) {
 		r = reply_attr(reply_at(reply, 0), &a);
 		if (!r)
@@ -421,4 +422,19 @@ int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uin
 		return r;
 	*ret = a;
 	return 0;
+}
+
+int redis_truncate(struct meta *m, const struct meta_ctx *c, uint64_t inode, uint64_t length,
+		   bool through_handle, struct attr *ret)
+{
+	char room[21];
+	int r;
+
+	(void)c;
+	quota_room_text(redis_engine(m), room);
+	r = truncate_once(m, inode, length, through_handle, room, ret);
+	if (r <= 0)
+		return r;
+	r = quota_room_grow(redis_engine(m), inode, length);
+	return r ? r : truncate_once(m, inode, length, through_handle, "", ret);
 }

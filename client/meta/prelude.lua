@@ -223,6 +223,13 @@ local function named(a, text, length)
 	return call('HGETALL', P .. 'p' .. text)
 end
 
+-- So many pages more may be too many for a quota, of those that count each link too: room (text; '':
+-- there are no limits) is what the caller thinks that the tightest has left.
+local function tight(a, dpages, room)
+	return room ~= '' and dpages > 0 and
+		dpages * 4096 * math.max(1, u32(a, NLINK)) > tonumber(room)
+end
+
 local function full_of_links(a)
 	return u32(a, NLINK) >= 4294967295
 end
@@ -317,9 +324,11 @@ end
 
 -- Quotas of directories. Usage is told behind an operation (dirstat.lua), by the directory it was
 -- in, and goes to the quotas above where that directory is then; what moves takes along what was
--- told by then (rename.lua). So it does not matter who moved what in between. Of a directory that
--- was removed, _gone keeps where it was for those who have not told yet, and _owed, of the
--- directory where it was, the sum of what was told of it: 0 (no field) once all is.
+-- told by then (rename.lua). So it does not matter who moved what in between. Nor who removed what:
+-- for those who have not told yet _late{directory} keeps, for some seconds, where it was (up), and
+-- of the directory where it was the sums of what was told of it and they will take back (s, i). Who
+-- was killed before he told takes nothing back, and JuiceFS tells quotas itself: so it ends.
+local LATE_SECONDS, DEPTH_MOST = 10, 2000
 
 -- Of a directory (text): the one above (text), or false. Of one that is gone, or in the trash:
 -- where it was; hints has what the caller knows of it.
@@ -339,7 +348,7 @@ local function parent_of(d, hints)
 				p = dec(field(a, PARENT))
 			end
 		elseif a ~= false then
-			p = call('GET', P .. '_gone' .. d)
+			p = call('HGET', P .. '_late' .. d, 'up')
 			gone[d] = p
 			p = p or hints[d] or '0'
 		end
@@ -349,38 +358,48 @@ local function parent_of(d, hints)
 end
 
 local function owed(d)
-	local v = call('HMGET', P .. '_owed', d .. 's', d .. 'i')
+	local v = call('HMGET', P .. '_late' .. d, 's', 'i')
 	need_number(v[1])
 	need_number(v[2])
 	return tonumber(v[1] or '0'), tonumber(v[2] or '0')
 end
 
 local function owe(d, space, inodes)
+	local key = P .. '_late' .. d
 	for k, v in pairs({ s = space, i = inodes }) do
-		if v ~= 0 and call('HINCRBY', P .. '_owed', d .. k, fmt('%.0f', v)) == 0 then
-			call('HDEL', P .. '_owed', d .. k)
+		if v ~= 0 and call('HINCRBY', key, k, fmt('%.0f', v)) == 0 then
+			call('HDEL', key, k)
 		end
 	end
+	call('EXPIRE', key, LATE_SECONDS)
 end
 
--- those that have a quota, from d (text) up
+-- Those that have a quota, from d (text) up; walked: so many directories were looked at.
+local quotas_of, walked = {}, 0
 local function quotas_above(d, hints)
-	local r, seen = {}, {}
-	while d and not seen[d] do	-- a damaged volume may go in circles
+	local way, seen = {}, {}	-- a damaged volume may go in circles
+	while d and not quotas_of[d] and not seen[d] and #way < DEPTH_MOST do
 		seen[d] = true
-		if call('HEXISTS', P .. 'dirQuota', d) == 1 then
-			r[#r + 1] = d
-		end
+		way[#way + 1] = d
 		d = parent_of(d, hints)
 	end
-	return r
+	walked = walked + #way
+	local list = quotas_of[d or ''] or {}
+	local has = #way > 0 and call('HMGET', P .. 'dirQuota', unpack(way))
+	for i = #way, 1, -1 do
+		if has[i] then
+			list = { way[i], unpack(list) }
+		end
+		quotas_of[way[i]] = list
+	end
+	return list
 end
 
--- What was told of all below directory d (text) with record r; nil: list does not have all of them,
--- as the numbers of links tell.
+-- What was told of all below directory d (text) with record r, and how much of it will be taken
+-- back; nil: list does not have all of them, as the numbers of links tell.
 local function below(d, r, list)
 	local there, kids = {}, {}
-	local space, inodes = 0, 0
+	local space, inodes, late_space, late_inodes = 0, 0, 0, 0
 	for i = 1, #list, 8 do
 		local t = dec(sub(list, i, i + 7))
 		local rec = i == 1 and r or get(t)
@@ -392,8 +411,9 @@ local function below(d, r, list)
 		if not tonumber(s) or not tonumber(n) then
 			return nil
 		end
-		local os, oi = owed(t)
-		space, inodes = space + tonumber(s) + os, inodes + tonumber(n) + oi
+		local ls, li = owed(t)
+		late_space, late_inodes = late_space + ls, late_inodes + li
+		space, inodes = space + tonumber(s) + ls, inodes + tonumber(n) + li
 		there[t] = u32(rec, NLINK) - 2
 		if i > 1 then
 			local p = dec(field(rec, PARENT))
@@ -409,7 +429,7 @@ local function below(d, r, list)
 	if next(kids) then
 		return nil
 	end
-	return space, inodes
+	return space, inodes, late_space, late_inodes
 end
 
 -- sums: {id, space, inodes, ...} of quotas, to be written; n times so much more for those in list

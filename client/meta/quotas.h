@@ -5,11 +5,12 @@
  *	what of an entry	changes
  *	max, used		quota_load: at start, at each sign of life, when limits changed
  *	fresh			operations of this client
- *	flying			quota_flush, quota_telling: fresh moves there, and into used once
- *				Redis has it. Of directories used gets what the script says (others
- *				may have moved them), flying ends when all was told.
+ *	flying			of users and groups: quota_flush moves fresh there, and into used
+ *				once Redis has it. Of directories what a script says that it told
+ *				goes from fresh to used: it may not be what was added here, as
+ *				others move directories, so once all is told fresh is 0.
  *
- * What is used is used + flying + fresh. A load that began before a flush ended may have read
+ * What is used is used + flying + fresh. A load that began before something was told may have read
  * either, so it leaves the usage of those entries alone until the next one. */
 #ifndef STOKE_CLIENT_META_QUOTAS_H
 #define STOKE_CLIENT_META_QUOTAS_H
@@ -42,7 +43,9 @@ struct quotas {
 	uint64_t flush_no, version;
 	struct cond flushed;
 	bool flushing;
-	unsigned telling;      /* scripts that tell usage of directories */
+	unsigned telling; /* scripts that tell usage of directories */
+	uint64_t begun,
+		ended; /* changes of directories' usage: those between are not to be told yet */
 	struct flight *flight; /* of the one that flushes */
 	/* atomic; read before anything else */
 	bool dirs, limits; /* there are directories with quotas; anybody has a limit */

@@ -4,7 +4,8 @@
 --    (8 bytes each, or '': as it is), the same as texts (-1: as it is), space and inodes used
 --    (texts, or '': as it is), 'old' when there must be one already, of a directory it and all
 --    below it (8 bytes each): what is used is what was told of them; or ''
--- -> {1}: it is new; {0}; {'below'}: there are others below it
+-- -> {1}: it is new; {0}; {'below'}: there are others below it, or somebody is about to take back
+--    what was told of removed ones
 local old = done()
 if old then
 	return old
@@ -29,8 +30,9 @@ if not was and ARGV[12] == 'old' then
 	return fail(ENOENT)
 end
 if ARGV[13] ~= '' then
-	space, inodes = below(id, a, ARGV[13])
-	if not space then
+	local late_space, late_inodes
+	space, inodes, late_space, late_inodes = below(id, a, ARGV[13])
+	if not space or late_space ~= 0 or late_inodes ~= 0 then
 		return { 'below' }
 	end
 	space, inodes = fmt('%.0f', space), fmt('%.0f', inodes)

@@ -132,8 +132,9 @@ local function remove_write(r, now, session)
 	if r.type == DIR then
 		-- what was done in it and is not told yet goes where it was (parent_of)
 		if r.space then
-			call('SET', P .. '_gone' .. r.text, r.parent, 'EX', 60)
-			call('HDEL', P .. '_owed', r.text .. 's', r.text .. 'i')
+			call('DEL', P .. '_late' .. r.text)
+			call('HSET', P .. '_late' .. r.text, 'up', r.parent)
+			call('EXPIRE', P .. '_late' .. r.text, LATE_SECONDS)
 			owe(r.parent, r.space, r.inodes)
 		end
 		remove_stats(r.text)

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, inode (text), length (8 bytes), '1' through a handle, capacity, most
---    chunks
--- -> {record, change of length in pages (text), old length, as named}; {false} when more chunks
---    than allowed lie between
+--    chunks, room (tight)
+-- -> {record, change of length in pages (text), old length, as named}; {'room'}: quotas have to be
+--    looked at; {false} when more chunks than allowed lie between
 local old = done()
 if old then
 	return old
@@ -23,6 +23,10 @@ if before == length then	-- marked all the same, as local file systems do
 	log(now, 'TRUNCATE', nil, ino, dec(before), dec(length), ARGV[6])
 	return finish({ a, '0', before, {} })
 end
+local delta = pages(length) - pages(before)
+if tight(a, delta, ARGV[9]) then
+	return { 'room' }
+end
 local left, right = before, length
 if less(right, left) then
 	left, right = right, left
@@ -37,7 +41,6 @@ local ri, ro = place(right)
 if ri - li - 1 > tonumber(ARGV[8]) then
 	return { false }
 end
-local delta = pages(length) - pages(before)
 if over(delta, 0, ARGV[7], '0') then
 	return fail(ENOSPC)
 end

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- ARGV: token, number, now, inode (text), chunk, slice record, end of the slice in the file (8
---    bytes), mtime (12 bytes), capacity
--- -> {record, length of the list, old length, as named}
+--    bytes), mtime (12 bytes), capacity, room (tight)
+-- -> {record, length of the list, old length, as named}; {'room'}: quotas have to be looked at
 local old = done()
 if old then
 	return old
@@ -29,6 +29,9 @@ if sub(rec, 5, 12) ~= NONE then
 end
 local length = less(before, ARGV[7]) and ARGV[7] or before
 local delta = pages(length) - pages(before)
+if tight(a, delta, ARGV[10]) then
+	return { 'room' }
+end
 if over(delta, 0, ARGV[9], '0') then
 	return fail(ENOSPC)
 end

@@ -84,6 +84,59 @@ def test_removal_of_a_large_directory(lab, redis, quick):
     assert not bad, bad[:10]
 
 
+def directories(c, parents):
+    """one for each of parents, which are inodes, or places in this list: -1 is the first"""
+    first, now, p, kids = c.incrby("nextinode", len(parents)) - len(parents) + 1, int(time.time()), c.pipeline(transaction=False), {}
+    for i, up in enumerate(parents):
+        up = first - up - 1 if up < 0 else up
+        kids[up] = kids.get(up, 0) + 1
+        p.hset(f"d{up}", f"d{i}", struct.pack(">BQ", 2, first + i))
+        p.set(f"i{first + i}", struct.pack(">BHIIqIqIqIIQIQB", 0, 2 << 12 | 0o755, 0, 0, now, 0, now, 0, now, 0, 2, 4096, 0, up, 0))
+    for d in {*range(first, first + len(parents)), *kids}:
+        n = kids.get(d, 0)
+        p.setrange(f"i{d}", 47, struct.pack(">I", 2 + n))
+        for key, value in (("dirUsedInodes", n), ("dirUsedSpace", 4096 * n), ("dirDataLength", 0)):
+            p.hset(key, d, value)
+    p.execute()
+    c.incrby("usedSpace", 4096 * len(parents))
+    c.incrby("totalInodes", len(parents))
+
+
+def test_quotas_above_deep_and_large_trees(lab, redis, quick):
+    """usage is told of many directories with long ways up, and trees go from one quota to another"""
+    meta, depth, tree = redis.url(1), 600, {"large": 1900, "small": 400}
+    lab.format(meta, "vol", flags=["--trash-days", "0"])
+    m, c = lab.mount(meta, "m1"), redis.client(1)
+    ways = ["w0", "w1", "w2"]
+    for d in ("", "r", *tree, *ways):
+        os.mkdir(m.path("q", d) if d != "r" else m.path("r"))
+    top, inode = os.stat(m.path("q")).st_ino, {d: os.stat(m.path("q", d)).st_ino for d in (*tree, *ways)}
+    m.stop()
+    lab.started.remove(m)
+    for d in ways:
+        directories(c, [inode[d], *range(-1, -depth, -1)] + [-depth] * 30)
+    for d, n in tree.items():
+        directories(c, [inode[d]] * 50 + [-i % -50 - 1 for i in range(n - 50)])
+    lab.stoke("quota", "set", meta, "--path", "/q", "--inodes", "100000")
+    used = int(c.hget("dirQuotaUsedInodes", top))
+    assert used == len(inode) + len(ways) * (depth + 30) + sum(tree.values())
+    c.slowlog_reset()
+    m = lab.mount(meta, "m1")
+    for d in ways:
+        end = os.open(m.path("q", d, *(f"d{i}" for i in range(depth))), os.O_RDONLY)
+        for i in range(30):
+            os.mknod(f"d{depth + i}/f", dir_fd=end)
+        os.close(end)
+    for d in tree:
+        os.rename(m.path("q", d), m.path("r", d))
+    m.stop()
+    lab.started.remove(m)
+    quick()
+    assert int(c.hget("dirQuotaUsedInodes", top)) == used + len(ways) * 30 - sum(tree.values()) - len(tree)
+    bad = Volume(c).faults()
+    assert not bad, bad[:10]
+
+
 def fill(c, d, n):
     """n empty files in directory d, as if a client had made them"""
     first = c.incrby("nextinode", n) - n + 1

@@ -157,9 +157,125 @@ static void what_is_told_late_goes_where_the_directory_is(void **state)
 	told(other);
 	usage_is(m, QUOTA_DIR, a, 3 * 4096, 3);
 	usage_is(m, QUOTA_DIR, b, 0, 0);
-	assert_int_equal(raw_int("EXISTS _owed"), 0);
+	/* x owes nothing any more, and who forgets to tell is forgotten */
+	assert_int_equal(raw_int("EXISTS _late4"), 0);
+	made(m, x, "i", INODE_FILE);
+	sub = made(m, x, "sub", INODE_DIR);
+	made(m, sub, "j", INODE_FILE);
+	told(m);
+	assert_int_equal(meta_unlink(m, &root_ctx, sub, "j"), 0);
+	assert_int_equal(meta_rmdir(other, &root_ctx, x, "sub"), 0);
+	assert_int_equal(raw_int("HGET _late4 i"), 1);
+	assert_int_equal(raw_int("HGET _late4 s"), 4096);
+	assert_in_range(raw_int("TTL _late4"), 1, 10);
+	told(m);
+	assert_int_equal(raw_int("EXISTS _late4"), 0);
+	/* what nobody took back, as he was killed: a new quota waits for it, then does without */
+	raw_run("HSET _late4 i 5 s 20480");
+	told(other);
+	assert_int_equal(limit(other, QUOTA_DIR, x, -1, 100), 0);
+	usage_is(m, QUOTA_DIR, x, 3 * 4096, 3);
 	close_meta(other);
 	close_meta(m);
+}
+
+struct beside {
+	struct meta *m;
+	uint64_t dir;
+	bool stop; /* atomic */
+};
+
+static void *flushes(void *arg)
+{
+	struct beside *b = arg;
+
+	while (!__atomic_load_n(&b->stop, __ATOMIC_RELAXED))
+		stat_flush(redis_engine(b->m), soon());
+	return NULL;
+}
+
+static void *renames(void *arg)
+{
+	struct beside *b = arg;
+	struct attr a;
+	uint64_t x;
+
+	while (!__atomic_load_n(&b->stop, __ATOMIC_RELAXED)) {
+		assert_int_equal(meta_rename(b->m, &root_ctx, b->dir, "a", b->dir, "b", 0, &x, &a),
+				 0);
+		assert_int_equal(meta_rename(b->m, &root_ctx, b->dir, "b", b->dir, "a", 0, &x, &a),
+				 0);
+	}
+	return NULL;
+}
+
+/* what is being told counts once, also between the batches */
+static void a_quota_is_full_when_it_is_full(void **state)
+{
+	enum { SUBS = 3 * STAT_BATCH, FILES = 4 * SUBS };
+	struct beside b = {0};
+	uint64_t d, sub[SUBS], x;
+	pthread_t t;
+	char name[16];
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	b.m = open_redis(NULL);
+	d = made(b.m, 1, "d", INODE_DIR);
+	assert_int_equal(limit(b.m, QUOTA_DIR, d, -1, SUBS + FILES), 0);
+	for (int i = 0; i < SUBS; i++) {
+		snprintf(name, sizeof(name), "s%d", i);
+		sub[i] = made(b.m, d, name, INODE_DIR);
+	}
+	assert_int_equal(pthread_create(&t, NULL, flushes, &b), 0);
+	for (int i = 0; i < FILES; i++) {
+		snprintf(name, sizeof(name), "f%d", i);
+		if (make(b.m, &root_ctx, sub[i % SUBS], name, INODE_FILE, &x)) {
+			__atomic_store_n(&b.stop, true, __ATOMIC_RELAXED);
+			pthread_join(t, NULL);
+			fail_msg("full at %d of %d", i, FILES);
+		}
+	}
+	assert_int_equal(make(b.m, &root_ctx, d, "more", INODE_FILE, &x), -EDQUOT);
+	__atomic_store_n(&b.stop, true, __ATOMIC_RELAXED);
+	pthread_join(t, NULL);
+	assert_int_equal(make(b.m, &root_ctx, d, "more", INODE_FILE, &x), -EDQUOT);
+	assert_int_equal(meta_unlink(b.m, &root_ctx, sub[7], "f7"), 0);
+	assert_int_equal(make(b.m, &root_ctx, d, "more", INODE_FILE, &x), 0);
+	usage_is(b.m, QUOTA_DIR, d, 4096LL * (SUBS + FILES), SUBS + FILES);
+	close_meta(b.m);
+}
+
+static void who_renames_all_the_time_hears_what_others_used(void **state)
+{
+	struct beside b = {0};
+	struct meta *other;
+	pthread_t t;
+	uint64_t d, x;
+	char name[16];
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	b.m = open_redis(NULL);
+	d = made(b.m, 1, "d", INODE_DIR);
+	b.dir = made(b.m, 1, "r", INODE_DIR);
+	made(b.m, b.dir, "a", INODE_FILE);
+	assert_int_equal(limit(b.m, QUOTA_DIR, d, -1, 5), 0);
+	other = open_redis(NULL);
+	assert_int_equal(pthread_create(&t, NULL, renames, &b), 0);
+	for (int i = 0; i < 5; i++) {
+		snprintf(name, sizeof(name), "f%d", i);
+		made(other, d, name, INODE_FILE);
+	}
+	told(other);
+	quota_beat(redis_engine(b.m), true, soon());
+	assert_int_equal(make(b.m, &root_ctx, d, "more", INODE_FILE, &x), -EDQUOT);
+	__atomic_store_n(&b.stop, true, __ATOMIC_RELAXED);
+	pthread_join(t, NULL);
+	close_meta(other);
+	close_meta(b.m);
 }
 
 static void limits_are_kept(void **state)
@@ -522,6 +638,39 @@ static void a_move_between_the_same_quotas_weighs_nothing(void **state)
 	close_meta(m);
 }
 
+static void with_a_quota_an_operation_is_one_question(void **state)
+{
+	const struct slice piece = {.id = 0, .len = 20000};
+	const struct time_ns now = {1, 2};
+	struct attr a, to = {.mode = 0600};
+	uint64_t d, e, f, x;
+	struct meta *m;
+
+	(void)state;
+	NEED_SERVER();
+	fresh_volume(0);
+	m = open_redis(NULL);
+	d = made(m, 1, "d", INODE_DIR);
+	for (int i = 0; i < 4; i++)
+		d = made(m, d, "d", INODE_DIR);
+	assert_int_equal(limit(m, QUOTA_DIR, 2, 1 << 30, 100), 0);
+	told(m);			/* and hears that limits changed */
+	e = made(m, d, "e", INODE_DIR); /* the way up is known now */
+	raw_run("CONFIG RESETSTAT");
+	f = made(m, e, "f", INODE_FILE);
+	assert_int_equal(meta_write(m, f, 0, &piece, now, &a), 0);
+	assert_int_equal(meta_truncate(m, &root_ctx, f, 50000, false, &a), 0);
+	assert_int_equal(meta_setattr(m, &root_ctx, f, SET_MODE, &to, &a), 0);
+	assert_int_equal(meta_rename(m, &root_ctx, e, "f", e, "g", 0, &x, &a), 0);
+	assert_int_equal(meta_rename(m, &root_ctx, e, "g", d, "g", 0, &x, &a), 0);
+	assert_int_equal(meta_unlink(m, &root_ctx, d, "g"), 0);
+	/* nothing but the scripts; the statistics are told each second, too */
+	assert_int_equal(calls("cmdstat_mget:calls="), 0);
+	assert_in_range(calls("cmdstat_evalsha:calls="), 7, 8);
+	usage_is(m, QUOTA_DIR, 2, 4 * 4096 + 4096, 5);
+	close_meta(m);
+}
+
 static void without_quotas_nothing_is_asked(void **state)
 {
 	struct meta *m;
@@ -567,12 +716,15 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_new_quota_knows_its_usage_at_once),
 		cmocka_unit_test(what_is_told_late_goes_where_the_directory_is),
+		cmocka_unit_test(a_quota_is_full_when_it_is_full),
+		cmocka_unit_test(who_renames_all_the_time_hears_what_others_used),
 		cmocka_unit_test(limits_are_kept),
 		cmocka_unit_test(owners_have_limits),
 		cmocka_unit_test(statfs_shows_the_tightest_quota),
 		cmocka_unit_test(what_is_told_is_what_is_counted),
 		cmocka_unit_test(a_wrong_usage_is_found_and_repaired),
 		cmocka_unit_test(a_move_between_the_same_quotas_weighs_nothing),
+		cmocka_unit_test(with_a_quota_an_operation_is_one_question),
 		cmocka_unit_test(without_quotas_nothing_is_asked),
 	};
 
