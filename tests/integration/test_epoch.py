@@ -157,7 +157,9 @@ def test_G08_a_herd_on_one_cold_file_asks_once(lab, s3_volume, rgw, bucket):
         t.join()
     assert errors == []
     whole, ranged = rgw.gets(mark, bucket)
-    assert len(whole) == 64 and len(set(whole)) == 64, (len(whole), len(set(whole)), len(ranged), who_asked(daemons + mounts))
+    if len(whole) != 64:
+        print(*who_asked(daemons + mounts), sep="\n")
+    assert len(whole) == 64 and len(set(whole)) == 64, (len(whole), len(set(whole)), len(ranged))
 
 
 def test_D06_store_down_after_warmup(lab, group, rgw, bucket):
