@@ -90,8 +90,8 @@ COUNTED = {
     "kill": (("stoke_peer_connects_total", "failed"), ("stoke_peer_slow",)),
     "freeze": (("stoke_peer_slow",), ("stoke_hedges",)),
     "cable": (("stoke_peer_slow",), ("stoke_hedges",), ("stoke_peer_connects_total", "failed")),
-    "disk": (("stoke_cached_disk_errors",), ("stoke_cached_disk_given_up",), ("stoke_cached_disk_set_aside",), ("stoke_cached_disk_skipped",),
-             ("stoke_cached_blocks_damaged",)),
+    "disk": (("stoke_cached_disk_errors",), ("stoke_cached_disk_given_up",), ("stoke_cached_disk_set_aside",),
+             ("stoke_cached_disk_skipped",), ("stoke_cached_blocks_damaged",)),
     "drain": (("stoke_cached_moved_out",),),
     "join": (("stoke_cached_moved_in",),),
     "redis": (("stoke_cached_heartbeats_failed",),),
@@ -151,7 +151,8 @@ class Worker:
                         self.read_once(fd, f"{m}/{name}", off, MIB)
                 else:
                     for _ in range(8):
-                        self.read_once(fd, f"{m}/{name}", self.rng.randrange(0, size) // 4096 * 4096, self.rng.choice((4096, 65536, 256 << 10)))
+                        self.read_once(fd, f"{m}/{name}", self.rng.randrange(0, size) // 4096 * 4096,
+                                       self.rng.choice((4096, 65536, 256 << 10)))
             finally:
                 os.close(fd)
             time.sleep(self.rng.random() * self.pause)
@@ -237,7 +238,8 @@ class Chaos:
     def slices_of(self, name):
         """[(where in the file, length, slice, its size, where in the slice)]"""
         inode = os.stat(self.mounts[0].path(name)).st_ino
-        return [(r[0], r[4], r[1], r[2], r[3]) for r in (struct.unpack(">IQIII", x) for x in self.redis.client(1).lrange(f"c{inode}_0", 0, -1))]
+        records = self.redis.client(1).lrange(f"c{inode}_0", 0, -1)
+        return [(pos, n, slice_id, size, at) for pos, slice_id, size, at, n in (struct.unpack(">IQIII", x) for x in records)]
 
     def blocks_of(self, name, off, n):
         block, out = self.a.block_size << 10, set()
@@ -589,14 +591,21 @@ class Chaos:
         except TimeoutError:
             self.fail(f"not all members are active {BACK_S} s after the last fault: {json.dumps(self.members())}")
         self.read_all()
-        self.compare_blocks()
         self.look()
         self.look_at_counters()
-        whole, ranged = self.rgw.gets(0, "vol")
+        self.look_at_gets()
+        self.compare_blocks()
+
+    def look_at_gets(self):
+        whole, ranged = ([k.rsplit("/", 1)[1] for k in keys] for keys in self.rgw.gets(0, "vol"))
         blocks = {b for name, data in self.files.items() for b in self.blocks_of(name, 0, len(data))}
-        of_files = [k for k in whole + ranged if k.rsplit("/", 1)[1] in blocks]
-        print(f"S3 GETs: {len(whole)} whole, {len(ranged)} of ranges; {len(of_files)} of them for the {len(blocks)} blocks of the files that "
-              f"are read, the others for checkpoints")
+        of_files = sum(k in blocks for k in whole)
+        print(f"S3 GETs: {len(whole)} whole, {len(ranged)} of ranges; {of_files} of the whole ones for the {len(blocks)} blocks of the "
+              f"files that are read, the others for checkpoints")
+        # who only loses S3 or Redis has all that he ever had
+        if set(self.faults) <= {"s3", "redis"} and not self.watch.of("stoke_cached_evictions") and \
+                of_files > len(blocks) + self.watch.of("stoke_hedges_total"):
+            self.fail(f"{of_files} GETs for {len(blocks)} blocks, and {self.watch.of('stoke_hedges_total'):.0f} hedges")
 
     def read_all(self):
         n = 0
@@ -643,10 +652,10 @@ class Chaos:
         for kind, rows in COUNTED.items():
             if self.faults.get(kind, 0) >= 3 and not sum(self.watch.of(*words) for words in rows):
                 self.fail(f"{self.faults[kind]} × {kind}, and none of {rows} was counted")
-        print("counted: " + ", ".join(f"{name} {self.watch.of(name):.0f}" for name in (
-            "stoke_hedges_total", "stoke_peer_slow_total", "stoke_peer_passed_total", "stoke_damaged_answers_total", "stoke_cached_blocks_damaged",
-            "stoke_cached_disk_errors", "stoke_cached_disk_given_up", "stoke_cached_disk_set_aside", "stoke_object_retries", "stoke_cached_moved_in",
-            "stoke_cached_moved_out", "stoke_cached_heartbeats_failed", "stoke_cached_evictions")))
+        print("counted: " + ", ".join(f"{name} {self.watch.of('stoke_' + name):.0f}" for name in (
+            "hedges_total", "peer_slow_total", "peer_passed_total", "damaged_answers_total", "cached_blocks_damaged", "cached_disk_errors",
+            "cached_disk_given_up", "cached_disk_set_aside", "object_retries", "cached_moved_in", "cached_moved_out",
+            "cached_heartbeats_failed", "cached_evictions")))
         asan = "asan" in self.lab.bin
         for name, most in self.watch.rss.items():
             if most > RSS_MIB and not asan:
