@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """make bench, stage group: what the cache group's numbers are beside their ceilings, in one run and in turns. run.py calls it; each
-part has a lab of its own: wire, peer, small, fill, ring, conns, hot, mget, tls, store."""
-import json
+part has a lab of its own: peer, small, fill, ring, conns, hot, mget, tls."""
 import os
 import re
 import resource
@@ -238,8 +237,8 @@ def curl_pool(rgw, keys, bucket, processes=3, parallel=16):
             with open(f"{d}/{i}", "w") as f:
                 f.writelines(f'url = "{u}"\noutput = /dev/null\n' for u in urls[i::processes])
         t = time.monotonic()
-        running = [subprocess.Popen(["curl", "-s", "-f", "-Z", "--parallel-max", str(parallel), "-K", f"{d}/{i}"], stderr=subprocess.DEVNULL)
-                   for i in range(processes)]
+        argv = ["curl", "-s", "-f", "-Z", "--parallel-max", str(parallel), "-K"]
+        running = [subprocess.Popen([*argv, f"{d}/{i}"], stderr=subprocess.DEVNULL) for i in range(processes)]
         assert not any(p.wait() for p in running)
         return len(keys) * 4 / (time.monotonic() - t)
 
@@ -331,7 +330,8 @@ def mget(lab, mib):
         for _ in range(5):
             for on, d in daemons.items():
                 before = cpu_seconds(d.pid)
-                r = tool(lab, "wire", "small", d.cache[0], 1, rounds, "127.0.0.1", d.port, f"m{size}-{int(on)}", d.secret_file, volume_hex(d))
+                r = tool(lab, "wire", "small", d.cache[0], 1, rounds, "127.0.0.1", d.port, f"m{size}-{int(on)}", d.secret_file,
+                         volume_hex(d))
                 n = r["requests"]
                 seen[on].append((n / r["seconds"], (cpu_seconds(d.pid) - before) / n * 1e6, r["cpu_us"] / n))
         on, off = ([statistics.median(v) for v in zip(*seen[k])] for k in (True, False))
@@ -388,8 +388,8 @@ def hot(lab, mib, mounts=8, members=4, mbit=500, file_mib=100):
         netlab.ip("netns", "exec", node.name, "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", f"{mbit}mbit", "burst", "256kb",
                   "latency", "50ms")
     kinds = {"on": (), "off": ("--hot-share", "0")}
-    daemons = {k: [lab.daemon(meta, 1 + i + members * (k == "off"), group=k, flags=[*MEMBER, *flags], node=nodes[i]) for i in range(members)]
-               for k, flags in kinds.items()}
+    daemons = {k: [lab.daemon(meta, 1 + i + members * (k == "off"), group=k, flags=[*MEMBER, *flags], node=nodes[i])
+                   for i in range(members)] for k, flags in kinds.items()}
     readers = {k: [lab.group_mount(meta, f"{k}{i}", group=k, node=nodes[members + i]) for i in range(mounts)] for k in kinds}
     load(f"hot: {mounts} mounts read one {file_mib} MiB file at once, {members} members, {mbit} Mbit/s a node")
     seen = {k: [] for k in kinds}
@@ -422,18 +422,7 @@ def hot_round(rgw, daemons, mounts, name, mib):
     return len(mounts) * mib / seconds, sum(map(len, rgw.gets(mark, "hot"))), [s / sum(sent) for s in sent]
 
 
-def store(lab, mib):
-    """names of blocks alone, as a restart finds them; and the policy's simulator, whose table is in docs/store.md"""
-    del mib
-    load("store: the index of 200 000 blocks at a start")
-    folder = f"{lab.folder}/blocks"
-    n = 200_000
-    subprocess.run([f"{lab.bin}/bench/blocks", "fill", folder, "1", str(n), "sparse"], check=True, capture_output=True)
-    r = json.loads(subprocess.run([f"{lab.bin}/bench/blocks", "recover", folder], check=True, capture_output=True, text=True).stdout)
-    print(f"  {r}")
-
-
-PARTS = {"peer": peer, "small": small, "fill": fill, "ring": ring, "conns": conns, "hot": hot, "mget": mget, "tls": tls, "store": store}
+PARTS = {"peer": peer, "small": small, "fill": fill, "ring": ring, "conns": conns, "hot": hot, "mget": mget, "tls": tls}
 
 
 def run(folder, bin_dir, names, mib):

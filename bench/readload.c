@@ -4,9 +4,9 @@
  *	readload seq KIB FILE…		one thread a file reads it once from start to end, KIB KiB a
  *					request
  *	readload rand COUNT FILE…	one thread a file reads COUNT random aligned 4 KiB pieces
- *	readload small COUNT DIR…	one thread a DIR opens, reads whole and closes its part of the
- *					files DIR/f0 … f(COUNT - 1), in an order of its own; the same
- *					DIR several times: threads that share the files out
+ *	readload small COUNT DIR…	one thread a DIR opens, reads whole and closes its part of
+ *					the files DIR/f0 … f(COUNT - 1), in an order of its own;
+ *					the same DIR several times: threads that share them out
  *
  * Prints one line of JSON: bytes, seconds, mib_s, iops, p50_us, p99_us, errors. Buffered reads; the
  * caller drops caches before. */

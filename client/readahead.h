@@ -6,8 +6,8 @@
  * starts a new one in place of the one unused for longest. A stream at offset 0, or with a second
  * read near its end, is sequential: it has a window, which starts at one block and doubles with
  * what was read up to max_window. Until then it is random and nothing is fetched that was not asked
- * for. It stays sequential as long as it reads a part of RA_SPARSE of what it passes: random reads of
- * a file of a few hundred MiB often come to lie near one another. */
+ * for. It stays sequential as long as it reads a part of RA_SPARSE of what it passes: random reads
+ * of a file of a few hundred MiB often come to lie near one another. */
 #ifndef STOKE_CLIENT_READAHEAD_H
 #define STOKE_CLIENT_READAHEAD_H
 
