@@ -395,6 +395,7 @@ static int open_server(struct daemon *d, struct member *self, struct str *err)
 	};
 	int r = listen_guard(&d->conf, &conf.socket_mode, &conf.socket_group, err);
 
+	(void)snprintf(self->id, sizeof(self->id), "%s", d->node);
 	if (r == 0)
 		r = server_new(&conf, &d->server);
 	return r < 0 ? r : listen_all(&d->conf, d->server, self, err);
@@ -562,7 +563,6 @@ static int join(struct daemon *d, struct member *self, struct str *err)
 
 	if (r < 0)
 		return r;
-	(void)snprintf(self->id, sizeof(self->id), "%s", d->node);
 	if (d->conf.sub_group)
 		(void)snprintf(self->sub_group, sizeof(self->sub_group), "%s", d->conf.sub_group);
 	self->weight = (uint32_t)d->conf.group_weight;

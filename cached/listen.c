@@ -8,7 +8,10 @@
 
 #include "cached/network.h"
 #include "cached/notify.h"
+#include "common/hash.h"
 #include "common/parse.h"
+
+enum { OWN_PORT = 20000, OWN_PORTS = 10000 };
 
 int listen_keys(const struct daemon_conf *c, struct keys **ret, struct str *err)
 {
@@ -42,8 +45,20 @@ static int own_address(const struct daemon_conf *conf, char ret[MEMBER_ADDR_MAX]
 	return r;
 }
 
+/* the configuration may have changed since it was made */
+static bool is_wanted(const struct daemon_conf *conf, int fd)
+{
+	struct sockaddr_storage a;
+	socklen_t len = sizeof(a);
+
+	if (getsockname(fd, (struct sockaddr *)&a, &len) == 0 && a.ss_family == AF_UNIX)
+		return conf->socket != NULL;
+	return conf->cache_group && !conf->no_sharing;
+}
+
 /* sockets that listen already: of the service manager, or of the program before this one */
-static int adopt_all(struct server *s, struct member *self, bool *ret_local, struct str *err)
+static int adopt_all(const struct daemon_conf *conf, struct server *s, struct member *self,
+		     bool *ret_local, struct str *err)
 {
 	int fd[DAEMON_SOCKETS], r = 0;
 	bool ours;
@@ -52,6 +67,10 @@ static int adopt_all(struct server *s, struct member *self, bool *ret_local, str
 	for (unsigned i = 0; r == 0 && i < n; i++) {
 		uint16_t port = 0;
 
+		if (ours && !is_wanted(conf, fd[i])) {
+			(void)close(fd[i]);
+			continue;
+		}
 		r = server_adopt(s, fd[i], ours, &port);
 		if (port)
 			self->port = port;
@@ -64,6 +83,13 @@ static int adopt_all(struct server *s, struct member *self, bool *ret_local, str
 	return r;
 }
 
+/* Which port is nobody's wish: the node's own, by its id, while it is free. Whoever is started again
+ * has the address that the others know; below those that the kernel gives to connections. */
+static uint16_t own_port(const char *id)
+{
+	return (uint16_t)(OWN_PORT + hash64(id, strlen(id)) % OWN_PORTS);
+}
+
 static int listen_tcp(const struct daemon_conf *conf, struct server *s, struct member *self,
 		      struct str *err)
 {
@@ -71,6 +97,9 @@ static int listen_tcp(const struct daemon_conf *conf, struct server *s, struct m
 
 	if (r < 0 || self->port)
 		return r;
+	if (conf->group_port == 0 &&
+	    server_listen_tcp(s, self->addr, own_port(self->id), &self->port) == 0)
+		return 0;
 	r = server_listen_tcp(s, self->addr, (uint16_t)conf->group_port, &self->port);
 	if (r < 0)
 		str_addf(err, "cannot listen on %s port %llu: %s", self->addr,
@@ -82,7 +111,7 @@ int listen_all(const struct daemon_conf *conf, struct server *s, struct member *
 	       struct str *err)
 {
 	bool local = false;
-	int r = adopt_all(s, self, &local, err);
+	int r = adopt_all(conf, s, self, &local, err);
 
 	if (r == 0 && conf->cache_group && !conf->no_sharing)
 		r = listen_tcp(conf, s, self, err);

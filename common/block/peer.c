@@ -15,6 +15,7 @@
 
 #include "common/block/peer_conn.h"
 #include "common/clock.h"
+#include "common/log.h"
 
 enum {
 	PROBE_FIRST_US = 200000,
@@ -384,12 +385,25 @@ static void peer_free(struct peer *p)
 	free(p);
 }
 
+/* they are kept for as long as the process lives */
+static void say_full(const char *addr)
+{
+	static struct log_rate rate;
+	unsigned suppressed;
+
+	if (log_rate_ok(&rate, 60000000, &suppressed))
+		log_warn("member at %s cannot be asked: %d addresses of members are known already; "
+			 "a restart forgets those of before (suppressed=%u)",
+			 addr, CLUSTER_MEMBERS_MAX, suppressed);
+}
+
 struct peer *peers_get(struct peers *ps, const char *addr, uint16_t port)
 {
 	struct addr_key k = {addr, port};
 	uint64_t hash = hash64(addr, strlen(addr)) + port;
 	struct hash_node *n;
 	struct peer *p;
+	bool full;
 
 	if (strlen(addr) >= MEMBER_ADDR_MAX)
 		return NULL;
@@ -410,9 +424,12 @@ struct peer *peers_get(struct peers *ps, const char *addr, uint16_t port)
 		list_add_tail(&ps->all, &p->link);
 		n = &TAKE_PTR(p)->node;
 	}
+	full = ps->n >= CLUSTER_MEMBERS_MAX;
 	mtx_unlock(&ps->lock);
 	if (p)
 		peer_free(p);
+	if (!n && full)
+		say_full(addr);
 	return n ? container_of(n, struct peer, node) : NULL;
 }
 

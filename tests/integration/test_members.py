@@ -150,19 +150,21 @@ def test_another_address_and_another_weight_lose_nothing(lab, volume):
     ds, names, m = everything(lab, volume, 3)
     ds[0].stop()
     argv = ds[0].start_argv
-    argv[argv.index("--group-port") + 1] = str(free_port())
+    argv[argv.index("--group-port") + 1] = "0"
     argv += ["--group-weight", "300"]
     ds[0].again()
     all_active(lab, volume, 3)
     wait_for("weight 300", lambda: sorted(x["Weight"] for x in members(lab, volume).values()) == [100, 100, 300])
     all_active(lab, volume, 3)
     reads_nothing_from_s3(lab, volume, names, ds)
-    # killed, and back within its lapse with less: it hands on what it loses
+    # killed, and back within its lapse with less: it hands on what it loses; its port is the same
+    ports = {i: x["Port"] for i, x in members(lab, volume).items()}
     ds[0].kill()
     argv[argv.index("--group-weight") + 1] = "50"
     ds[0].again()
     wait_for("weight 50", lambda: sorted((x["Weight"], x["State"]) for x in members(lab, volume).values()) ==
              [(50, "active"), (100, "active"), (100, "active")])
+    assert {i: x["Port"] for i, x in members(lab, volume).items()} == ports
     reads_nothing_from_s3(lab, volume, names, ds)
 
 
