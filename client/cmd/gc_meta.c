@@ -237,6 +237,7 @@ int gc_surplus(struct gc *g, const struct slices *s)
 			  g->conf->remove ? ": now all are" : ": its data would go too early");
 		if (g->conf->remove)
 			r = surplus_repair(&g->m->scan, &v[i]);
+		r = r == -EAGAIN ? 0 : r; /* the next gc looks again */
 	}
 	g->surplus = n;
 	return r;

@@ -12,6 +12,7 @@
 
 EMBED(lua_repairdir, "client/maint/repairdir.lua");
 EMBED(lua_foldref, "client/maint/foldref.lua");
+EMBED(lua_setref, "client/maint/setref.lua");
 EMBED(lua_settier, "client/maint/settier.lua");
 EMBED(lua_repairentry, "client/maint/repairentry.lua");
 extern const char lua_prelude[] __attribute__((visibility("hidden"))); /* meta_redis.c */
@@ -173,12 +174,29 @@ int meta_fold_refs(const struct scan *s, size_t *ret_n)
 	return r;
 }
 
+int meta_set_ref(const struct scan *s, uint64_t id, uint32_t size, int64_t was, int64_t now)
+{
+	_cleanup_(str_fini) struct str key = STR_INIT;
+	char text[3][48];
+
+	(void)snprintf(text[0], sizeof(text[0]), "k%" PRIu64 "_%" PRIu32, id, size);
+	(void)snprintf(text[1], sizeof(text[1]), "%" PRId64, was);
+	(void)snprintf(text[2], sizeof(text[2]), "%" PRId64, now);
+	str_addf(&key, "%ssetting", s->prefix);
+	if (str_error(&key) < 0)
+		return -ENOMEM;
+	const char *v[] = {str_c(&key), text[0], text[1], text[2], "", "0", ""};
+	const size_t len[] = {key.len, strlen(text[0]), strlen(text[1]), strlen(text[2]), 0, 1, 0};
+	return run(s, lua_setref, ARRAY_LEN(v), v, len);
+}
+
 /* --- tiers --- */
 
 int meta_set_tier(const struct scan *s, const struct setting *set, uint64_t inode, uint8_t tier)
 {
 	_cleanup_(str_fini) struct str key = STR_INIT;
 	char number[24], id[8], now[12];
+	const char *uuid = set->uuid ? set->uuid : "";
 	struct time_ns t;
 
 	clock_real(&t.sec, &t.nsec);
@@ -188,7 +206,8 @@ int meta_set_tier(const struct scan *s, const struct setting *set, uint64_t inod
 	str_addf(&key, "%ssetting", s->prefix);
 	if (str_error(&key) < 0)
 		return -ENOMEM;
-	const char *v[] = {str_c(&key), number, id, now, set->change_log ? "0,1" : "", "0", ""};
-	const size_t len[] = {key.len, strlen(number), strlen(id), sizeof(now), strlen(v[4]), 1, 0};
+	const char *v[] = {str_c(&key), number, id, now, set->change_log ? "0,1" : "", "0", uuid};
+	const size_t len[] = {key.len, strlen(number), strlen(id), sizeof(now), strlen(v[4]),
+			      1,       strlen(uuid)};
 	return run(s, lua_settier, ARRAY_LEN(v), v, len);
 }

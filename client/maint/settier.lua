@@ -2,6 +2,10 @@
 -- The storage class that new blocks of a file, or new files of a directory, get.
 -- ARGV: inode (text), tier (text), now (12 bytes)
 -- -> 1, 0: there is no such inode
+local setting = call('GET', P .. 'setting')
+if not setting or not string.find(setting, MARK, 1, true) then
+	return fail(ESTALE)	-- another volume took this one's place
+end
 local a = get(ARGV[1])
 if not a then
 	return 0

@@ -6,8 +6,8 @@
 
 #include <inttypes.h>
 
+#include "client/maint/repair.h"
 #include "client/meta/reply.h"
-#include "common/clock.h"
 
 enum { AT_ONCE = 500 };
 
@@ -110,10 +110,12 @@ static int look(struct search *s, bool again)
 			int64_t more = reply_int(p.reply[i]);
 			uint64_t counted = more < 0 ? 0 : (uint64_t)more + 1;
 
-			if (!again)
+			if (!again) {
 				v->counted = counted;
-			else if (v->counted == counted && v->places > counted)
+				v->ref = more;
+			} else if (v->ref == more && v->places > counted) {
 				s->v[kept++] = *v;
+			}
 		}
 	}
 	pipe_fini(&p);
@@ -165,10 +167,5 @@ int surplus_find(const struct scan *scan, const struct slices *sl, struct surplu
 
 int surplus_repair(const struct scan *scan, const struct surplus *s)
 {
-	_cleanup_(redis_reply_freep) struct redis_reply *reply = NULL;
-
-	return redis_once(scan->redis, clock_us() + scan->timeout_us, &reply,
-			  "HINCRBY %ssliceRef k%llu_%lu %llu", scan->prefix,
-			  (unsigned long long)s->id, (unsigned long)s->size,
-			  (unsigned long long)(s->places - s->counted));
+	return meta_set_ref(scan, s->id, s->size, s->ref, (int64_t)s->places - 1);
 }

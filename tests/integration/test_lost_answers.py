@@ -60,6 +60,10 @@ def test_f13_commands_do_everything_once(lab, redis, juicefs):
     lab.stoke("restore", meta, hour, "--put-back")
     whole("a")
     lab.stoke("rmr", "--skip-trash", m.path("a"))
+    db = redis.client(1)
+    for key in list(db.scan_iter("c*_0")):  # written twice: one reference too few is counted for each
+        db.rpush(key, db.lindex(key, -1))
+    lab.stoke("gc", meta, "--delete", env={"JFS_GC_SKIPPEDTIME": "0"})
     lab.stoke("gc", meta, "--delete", "--compact", env={"JFS_GC_SKIPPEDTIME": "0"})
     whole("b")
     lossy.chance = 0
