@@ -135,7 +135,8 @@ static void rings_that_name_each_other_do_not_wait_for_each_other_G12(void **sta
 		asked_end(&of_a[i]);
 		asked_end(&of_b[i]);
 	}
-	assert_true(clock_us() - start < 2000000);
+	/* who waited for each other would do so for two minutes; the machine may be busy */
+	assert_true(clock_us() - start < 10000000);
 	assert_true(atomic_load(&a.w->objects.gets) <= N);
 	assert_true(atomic_load(&b.w->objects.gets) <= N);
 	node_stop(&a);
