@@ -86,8 +86,8 @@ static void serve_in_turn(struct call *k, enum turn_class class, size_t bytes)
 }
 
 /* A block that many read at once: the asker is sent to its successor. Mounts of this node are not,
- * they share the file; nor is a successor, who asks for those that were; nor are small ranges, which
- * cost little. */
+ * they share the file; nor is a successor, who asks for those that were; nor are small ranges,
+ * which cost little. */
 static bool sent_on(struct call *k)
 {
 	const struct server_conf *conf = k->conn->worker->conf;

@@ -124,12 +124,12 @@ bool peer_is_local(const struct peer *p); /* a unix socket: descriptors can be a
 
 /* --- the source layer --- */
 enum source_peer_mode {
-	/* Mount: owner, then successor; before them its sub-group's owner, and before all the daemon
-	 * of this node when that is no member and keeps what passes. */
+	/* Mount: owner, then successor; before them its sub-group's owner, and before all the
+	 * daemon of this node when that is no member and keeps what passes. */
 	PEER_OWNER,
 	/* Daemon, as a member: the others on the block's path (cluster.h), by NO_FILL, then the
-	 * ring's owner, who fills it; each is left when he was silent for 300 ms; never itself. As a
-	 * consumer: as a mount. Who is asked by a member (REQ_MEMBER) asks others by NO_FILL only:
+	 * ring's owner, who fills it; each is left when he was silent for 300 ms; never itself. As
+	 * a consumer: as a mount. Who is asked by a member (REQ_MEMBER) asks others by NO_FILL only:
 	 * so there are no loops, whatever the rings are. */
 	PEER_HOLDER,
 };

@@ -405,7 +405,7 @@ static bool hedge_allowed(struct source_peer *sp)
 }
 
 /* Somebody who is still asked, and (filling: only if he said so) shows life: he is asked for more
- * signs of it when the last one is older than probe_us, and it is looked at again after that time. */
+ * signs of it when the last one is older than probe_us, and looked at again after that time. */
 static bool tick_lives(struct ask *a, struct block_req *parent, bool filling, uint64_t gone_us,
 		       uint64_t probe_us)
 {

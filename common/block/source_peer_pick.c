@@ -85,7 +85,7 @@ static void pick_owners(struct pick *k)
 		pick_healthy_first(k);
 }
 
-/* The ring's owner, who gets the block for all; NULL: that is this member, or he does not answer. */
+/* The ring's owner, who gets the block for all; NULL: that is this member, or he is silent. */
 static struct peer *pick_owner(const struct pick *k)
 {
 	uint32_t owner;
