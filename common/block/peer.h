@@ -129,8 +129,8 @@ enum source_peer_mode {
 	PEER_OWNER,
 	/* Daemon, as a member: the others on the block's path (cluster.h), by NO_FILL, then the
 	 * ring's owner, who fills it; each is left when he was silent for 300 ms; never itself. As
-	 * a consumer: as a mount. Who is asked by a member (REQ_MEMBER) asks others by NO_FILL only:
-	 * so there are no loops, whatever the rings are. */
+	 * a consumer: as a mount. Who is asked by a member (REQ_MEMBER) asks others by NO_FILL
+	 * only: so there are no loops, whatever the rings are. */
 	PEER_HOLDER,
 };
 struct source_peer_conf {

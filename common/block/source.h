@@ -52,7 +52,8 @@ enum req_flags {
 	REQ_PIN = 128,
 };
 
-/* Whom a fetch waits for, as far as it matters to who may wait for it (rule 7). It only grows; the peers' layer goes from OPEN or HOLDERS to ASKS, never from PROMISED. */
+/* Whom a fetch waits for, as far as it matters to who may wait for it (rule 7). It only grows; the
+ * peers' layer goes from OPEN or HOLDERS to ASKS, never from PROMISED. */
 enum req_way {
 	WAY_OPEN,
 	WAY_PROMISED, /* a member waits for it: it will ask peers by NO_FILL alone */
