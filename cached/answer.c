@@ -109,6 +109,10 @@ void answer_bytes(struct call *k, unsigned status, uint8_t *body, size_t len)
 {
 	k->tail = body;
 	k->tail_len = len;
+	if (len > MSG_REASON_MAX) { /* a ring, a list: as many as may wait as of blocks */
+		k->memory_len = len;
+		k->conn->memory_bytes += len;
+	}
 	answer_queue(k, status, 0);
 }
 
@@ -305,7 +309,7 @@ static void shed_done(struct loop_job *job)
 	{
 		struct call *k = container_of(n, struct call, link);
 
-		if (good && k->memory_len && block_key_eq(&k->key, &s->key))
+		if (good && k->memory_len && k->data.len && block_key_eq(&k->key, &s->key))
 			shed_answer(k, s->file);
 	}
 	if (s->result != -ETIMEDOUT)
@@ -352,7 +356,7 @@ void answer_shed(struct conn *c)
 	{
 		const struct call *k = container_of(n, struct call, link);
 
-		if (k->memory_len && shed_start(c, &k->key))
+		if (k->memory_len && k->data.len && shed_start(c, &k->key))
 			return;
 	}
 }

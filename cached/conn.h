@@ -56,7 +56,7 @@ enum {
 	CONN_BODY_US = 60000000,  /* the same for the body of a PUT */
 	CONN_WRITE_US = 30000000, /* without a byte taken by the reader */
 	CONN_STALL_US = 2000000,  /* the same for one whose answers others wait for */
-	/* answers that wait in the pool's memory, at most (or a quarter of the pool): then nothing
+	/* answers that wait in memory, at most (or a quarter of the pool): then nothing
 	 * more is read from the connection */
 	CONN_MEMORY_MAX = 32 << 20,
 	CONN_SHED_US =
@@ -126,7 +126,7 @@ struct conn {
 	struct passed_holder held; /* descriptors that went out */
 	struct call *body;	   /* a PUT whose body is being read */
 	size_t body_have;
-	size_t memory_bytes; /* of the pool, in answers */
+	size_t memory_bytes; /* in answers: of the pool, and long bodies */
 	/* a disk thread opens the file of a block whose answer waits in memory; NULL: none does */
 	struct shed *shedding;
 	size_t have;
@@ -191,7 +191,7 @@ void conn_run(struct conn *c);
 void serve_frame(struct conn *c, const struct frame *f, const uint8_t *body);
 /* its body has come */
 void serve_put(struct call *k);
-/* list.c */
+/* serve_list.c */
 void serve_list(struct call *k, const uint8_t *body);
 /* a GET whose answer could not be read: in no list, without data; the chain is asked once more */
 void serve_again(struct call *k);

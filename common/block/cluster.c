@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members and their two rings as one immutable snapshot, its wire form, and the place where the
+/* Members and the ring of their points as one immutable snapshot, its wire form, and the place where the
  * current one hangs. Any thread; the count is atomic, the view has a leaf lock.
  *
  * Wire form (body of a RING answer), big-endian:

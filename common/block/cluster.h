@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The group as one immutable snapshot: members and the two rings made of them. Counted; swapped
- * whole. */
+/* The group as one immutable snapshot: members, and the ring of their points that all rings are
+ * views of. Counted; swapped whole. */
 #ifndef STOKE_COMMON_BLOCK_CLUSTER_H
 #define STOKE_COMMON_BLOCK_CLUSTER_H
 

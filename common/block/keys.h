@@ -7,7 +7,7 @@
 #include "common/mtx.h"
 #include "common/tls.h"
 
-enum { SECRET_MIN = 8, SECRET_MAX = 1024, SECRETS_MAX = 2 };
+enum { SECRET_MIN = 16, SECRET_MAX = 1024, SECRETS_MAX = 2 };
 
 /* A group's secrets while one replaces the other: the first is used to ask, all are accepted. */
 struct secret {

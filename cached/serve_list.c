@@ -52,7 +52,7 @@ void serve_list(struct call *k, const uint8_t *body)
 	struct cluster *c = conf->view ? cluster_view_get(conf->view) : NULL;
 	size_t len = MSG_LIST_HEAD;
 	struct msg_list l;
-	uint8_t *out;
+	uint8_t *out, *fit;
 	int member;
 
 	if (msg_list_decode(body, k->frame.body_len, &l) < 0) {
@@ -67,7 +67,8 @@ void serve_list(struct call *k, const uint8_t *body)
 		answer_status(k, ST_NO_MEMORY, NULL);
 	} else {
 		put64(out, list_steps(conf->store, c, member, l.cursor, out, &len));
-		answer_bytes(k, ST_OK, out, len);
+		fit = realloc(out, len); /* most answers are short, and may wait */
+		answer_bytes(k, ST_OK, fit ? fit : out, len);
 	}
 	cluster_unref(c);
 }
