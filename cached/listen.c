@@ -83,8 +83,8 @@ static int adopt_all(const struct daemon_conf *conf, struct server *s, struct me
 	return r;
 }
 
-/* Which port is nobody's wish: the node's own, by its id, while it is free. Whoever is started again
- * has the address that the others know; below those that the kernel gives to connections. */
+/* Which port is nobody's wish: the node's own, by its id, while it is free. Whoever is started
+ * again has the address that the others know. Below those that the kernel gives to connections. */
 static uint16_t own_port(const char *id)
 {
 	return (uint16_t)(OWN_PORT + hash64(id, strlen(id)) % OWN_PORTS);

@@ -13,8 +13,9 @@
  * Who does not answer leaves the registry within seconds; if he does not, because only we cannot
  * reach him, a pull goes on without him after GIVE_UP_US, and a push says whom it waits for.
  * Blocks that nobody will take hold a push up for REFUSED_US; then they are counted as lost. */
-#include "cached/mover_inner.h"
+#include "cached/mover.h"
 
+#include "cached/mover_inner.h"
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
@@ -26,7 +27,6 @@ enum {
 	WINDOW = 32, /* blocks handed out at once */
 	STEP = 256,
 	REST_US = 300000,
-	POLL_US = 100000,
 	LIST_US = 3000000,
 	GIVE_UP_US = 15000000,
 	REFUSED_PASSES = 3,

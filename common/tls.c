@@ -95,8 +95,9 @@ static int load(SSL_CTX *ctx, const struct tls_files *f, struct str *err)
 
 static bool setup(SSL_CTX *ctx)
 {
-	/* No tickets: connections live long, and a session of before proves nothing. No TLS in the
-	 * kernel: OpenSSL 3 then tries a record again from where it was at first, not from `stuck` */
+	/* No tickets: connections live long, and a session of before proves nothing. No TLS in
+	 * the kernel: OpenSSL 3 then sends a record again from where it was at first, not from
+	 * `stuck` */
 	SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET);
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
 	SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members and the ring of their points as one immutable snapshot, its wire form, and the place where the
- * current one hangs. Any thread; the count is atomic, the view has a leaf lock.
+/* Members and the ring of their points as one immutable snapshot, its wire form, and the place
+ * where the current one hangs. Any thread; the count is atomic, the view has a leaf lock.
  *
  * Wire form (body of a RING answer), big-endian:
  *	version 8 ‖ number of members 4 ‖ per member, ascending by id:
