@@ -18,7 +18,8 @@ int meta_repair_entries(const struct scan *s, uint64_t inode, size_t *ret_n);
 /* Moves references that stand in keys of their own ("k{id}_{size}", volumes of before JuiceFS 1.0)
  * to sliceRef, where everybody looks; before anything that counts references. *ret_n: how many */
 int meta_fold_refs(const struct scan *s, size_t *ret_n);
-/* sliceRef of a slice goes from was to now, once, however often it is asked. -EAGAIN: it is neither */
+/* sliceRef of a slice goes from was to now, once, however often it is asked. -EAGAIN: it is
+ * neither */
 int meta_set_ref(const struct scan *s, uint64_t id, uint32_t size, int64_t was, int64_t now);
 /* what new blocks of a file, or new files of a directory, get. -EAGAIN: it is gone */
 int meta_set_tier(const struct scan *s, const struct setting *set, uint64_t inode, uint8_t tier);

@@ -223,8 +223,8 @@ local function named(a, text, length)
 	return call('HGETALL', P .. 'p' .. text)
 end
 
--- So many pages more may be too many for a quota, of those that count each link too: room (text; '':
--- there are no limits) is what the caller thinks that the tightest has left.
+-- So many pages more may be too many for a quota, of those that count each link too: room (text;
+-- '': there are no limits) is what the caller thinks that the tightest has left.
 local function tight(a, dpages, room)
 	return room ~= '' and dpages > 0 and
 		dpages * 4096 * math.max(1, u32(a, NLINK)) > tonumber(room)

@@ -90,7 +90,7 @@ def test_many_small_appends(lab, redis, juicefs, trash):
         assert f.read() == want
 
 
-def test_a_list_compacted_by_juicefs_under_an_open_file(lab, redis, juicefs):
+def test_f10_a_list_compacted_by_juicefs_under_an_open_file(lab, redis, juicefs):
     """Without trash the old objects are gone at once: the reader looks at the list again."""
     meta = redis.url(1)
     lab.format(meta, "vol", flags=["--trash-days", "0"])
