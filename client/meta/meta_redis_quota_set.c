@@ -366,8 +366,8 @@ static int untold(struct meta_redis *mr, uint64_t dir, struct tree_sum *ret_exac
 	return r;
 }
 
-/* by what was told of all below; -EAGAIN: somebody changes the tree, or has to tell yet what he took
- * from there, or not all has statistics */
+/* by what was told of all below; -EAGAIN: somebody changes the tree, or has to tell yet what he
+ * took from there, or not all has statistics */
 static int set_by_list(struct meta_redis *mr, const struct quota *q)
 {
 	int r = -EAGAIN;
