@@ -128,6 +128,7 @@ static void follows_a_plain_map(void **state)
 	(void)state;
 	print_message("seed %u\n", seed);
 	srandom(seed);
+	assert_int_equal(pins_load(p, 0, fd, NOW, note, told), 0); /* as at start */
 	for (unsigned i = 0; i < STEPS; i++) {
 		unsigned s = (unsigned)random() % KEYS;
 

@@ -204,7 +204,7 @@ static void a_secret_is_exchanged_S01(void **state)
 	bool changed = false;
 
 	(void)state;
-	write_secret("the new secret\n0123456789abcdef\n");
+	write_secret("the very new secret\n0123456789abcdef\n");
 	assert_int_equal(keys_reload(served_keys, &changed, &err), 0);
 	assert_true(changed);
 	assert_int_equal(ask_once(s, old), 0);
@@ -213,12 +213,12 @@ static void a_secret_is_exchanged_S01(void **state)
 	keys_free(old);
 	write_secret("0123456789abcdef\n");
 	old = keys_of(&ours);
-	write_secret("the new secret\n");
+	write_secret("the very new secret\n");
 	assert_int_equal(keys_reload(served_keys, &changed, &err), 0);
 	assert_int_equal(ask_once(s, old), -EACCES);
 	write_secret("short");
 	assert_int_equal(keys_reload(served_keys, &changed, &err), -EINVAL);
-	write_secret("the new secret\n");
+	write_secret("the very new secret\n");
 	keys_look(old);
 	assert_int_equal(ask_once(s, old), 0);
 	keys_free(old);
