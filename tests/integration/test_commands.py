@@ -49,8 +49,8 @@ def test_missing_server_and_wrong_password(lab):
             r = lab.stoke(*argv, check=False)
             one_line(r, where)
             assert r.returncode == 1 and "wrong-one" not in r.stderr
-        r = cached(lab, meta, "--cache-dir", f"{lab.folder}/c", "--socket", f"{lab.folder}/s", STOKE_GROUP_SECRET=SECRET)
-        one_line(r, where)
+        if meta == wrong:  # a daemon waits for a server that is away (test_restart)
+            one_line(cached(lab, meta, "--cache-dir", f"{lab.folder}/c", "--socket", f"{lab.folder}/s", STOKE_GROUP_SECRET=SECRET), where)
     r = lab.stoke("status", redis.url(1), check=False)
     one_line(r, "format")  # no volume there: the way out is named
 
