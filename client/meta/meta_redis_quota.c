@@ -5,7 +5,6 @@
 
 #include "client/meta/quotas.h"
 
-#include "common/clock.h"
 #include "common/hash.h"
 
 enum {
