@@ -31,8 +31,8 @@ bool daemon_is_alive(struct daemon *d);
 /* 0: Redis answers; -errno after half a second */
 int daemon_hears_redis(struct daemon *d);
 /* Finishes what is being served, for a moment; then everything waits for the next program: it is to
- * be executed at once, in this process, with these sockets (DAEMON_SOCKETS at most) and this index (-1: none). The member
- * stays in the group. Returns how many */
+ * be executed at once, in this process, with these sockets (DAEMON_SOCKETS at most) and this index
+ * (-1: none). The member stays in the group. Returns how many */
 unsigned daemon_hand_over(struct daemon *d, int *ret, int *ret_index);
 /* Reads the group's secret and certificates again; what is in use stays in use when they are not
  * good. now (NULL: not good): the options DAEMON_CHANGING are taken from it. Says in the log what

@@ -43,7 +43,8 @@ struct snapshot_row {
 int snapshot_write(struct index *ix, const struct hash128 *volume, const struct snapshot_row *rows,
 		   unsigned n_rows, int *ret_fd);
 
-/* What is in a snapshot; the bytes stay the caller's. 0; -EPROTO: another version; -EBADMSG. Pure */
+/* What is in a snapshot; the bytes stay the caller's. 0; -EPROTO: another version; -EBADMSG.
+ * Pure */
 struct snapshot_view {
 	struct hash128 volume;
 	unsigned n_disks;

@@ -51,8 +51,8 @@ unsigned server_hand_over(struct server *s, uint64_t us, int *ret);
  * *ret_port: of TCP, else 0. 0 or -errno */
 int server_adopt(struct server *s, int fd, bool ours, uint16_t *ret_port);
 /* No new connections and requests; waits until what is being served is answered, at most us, then
- * closes, within a second. true: all is answered and gone; false: requests are still with the chain, nothing may be
- * freed */
+ * closes, within a second. true: all is answered and gone; false: requests are still with the
+ * chain, nothing may be freed */
 bool server_stop(struct server *s, uint64_t us);
 /* after server_stop was true */
 void server_free(struct server *s);

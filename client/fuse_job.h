@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One FUSE request on its way: between fuse_ops.c, fuse_xattr.c, fuse_reply.c and fuse_job.c only,
+/* One FUSE request on its way: between fuse_*.c only,
  * which are one file's worth of libfuse. */
 #ifndef STOKE_CLIENT_FUSE_JOB_H
 #define STOKE_CLIENT_FUSE_JOB_H
@@ -176,12 +176,21 @@ void job_reply_lock(struct job *j, const struct meta_lock *l);
 void job_reply_lseek(struct job *j, uint64_t at);
 void job_reply_ioctl(struct job *j, const void *out, size_t len);
 
+/* fuse_ops.c: closes j->h and answers */
+void do_release(struct job *j);
+
 /* operations for the table in fuse_ops.c: of fuse_xattr.c */
 void op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
 void op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
 void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
 		 int flags);
 void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
+/* of fuse_dir.c */
+void op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void op_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+		    struct fuse_file_info *fi);
+void op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 /* of fuse_range.c */
 void op_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t off, off_t len,
 		  struct fuse_file_info *fi);

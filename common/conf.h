@@ -60,7 +60,7 @@ struct conf_table {
 	const char *usage;	   /* "stoke mount [options] META DIR" */
 	const char *summary;	   /* one line */
 	size_t min_args, max_args; /* words that are not options */
-	/* an option without a variable of its own has this one and its name in capitals; NULL: none */
+	/* an option without a variable of its own has this and its name in capitals; NULL: none */
 	const char *env_prefix;
 	const char *file; /* read when it is there and "config" names none; NULL: none */
 };
@@ -71,8 +71,8 @@ struct conf_table {
  * first word that is not an option: argv is reordered, options first.
  *
  * A table with a CONF_STR option "config" has a file: the one that it names, of lines
- * "name = value" and "#" comments; unknown names are errors there, too. "none" is no file. A line with
- * a secret is refused in a file that others can read.
+ * "name = value" and "#" comments; unknown names are errors there, too. "none" is no file. A line
+ * with a secret is refused in a file that others can read.
  *
  * 0; 1 when --help was asked for and printed on stdout; -EINVAL, or the -errno of the file, with
  * one line in err (names the option, what was wrong, and "see --help"). conf_fini is due always. */

@@ -106,9 +106,9 @@ int redis_once(struct redis *r, uint64_t deadline_us, struct redis_reply **ret, 
 typedef int redis_page_fn(void *arg, const struct redis_reply *page);
 int redis_pages(struct redis *r, uint64_t page_us, const char *verb, const char *key,
 		const char *match, unsigned count, redis_page_fn *fn, void *arg);
-/* One page of it, from the cursor on ({0}: the first), with no call of fn(NULL): when the cursor means
- * nothing any more, all comes again from the start, behind what was given before. c->end: that
- * was the last. */
+/* One page of it, from the cursor on ({0}: the first), with no call of fn(NULL): when the cursor
+ * means nothing any more, all comes again from the start, behind what was given before. c->end:
+ * that was the last. */
 struct redis_cursor {
 	char text[24];
 	uint64_t births; /* it means something to the connections that were open then */

@@ -233,7 +233,8 @@ class Rgw:
             "osd_pool_default_pg_autoscale_mode": "off", "mon_max_pg_per_osd": 1000, "paxos_propose_interval": 0.05, "run_dir": d,
             "log_file": f"{d}/$name.log", "admin_socket": f"{d}/$name.asok", "pid_file": f"{d}/$name.pid", "mon_data": f"{d}/mon",
             "osd_data": f"{d}/osd", "keyring": f"{d}/keyring", "osd_objectstore": "memstore", "memstore_device_bytes": 6 << 30,
-            "rgw_frontends": f"beast endpoint={self.host}:{self.port} tcp_nodelay=1", "rgw_gc_obj_min_wait": 5, "rgw_gc_processor_period": 5,
+            "rgw_frontends": f"beast endpoint={self.host}:{self.port} tcp_nodelay=1", "rgw_gc_obj_min_wait": 5,
+            "rgw_gc_processor_period": 5,
             "debug_rgw": "1/1", "debug_ms": 0,
         }
         with open(f"{d}/ceph.conf", "w") as f:
@@ -371,7 +372,8 @@ class Daemon(Proc):
             os.makedirs(c, exist_ok=True)
         self.secret_file = lab.secret_file(secret)
         self.port, self.http, self.socket = free_port(), free_port(), f"{self.folder}/sock"
-        argv = [*(node.enter if node else ()), f"{lab.bin}/stoke-cached", meta, "--cache-dir", ":".join(self.cache), "--cache-size", str(cache_mib),
+        argv = [*(node.enter if node else ()), f"{lab.bin}/stoke-cached", meta, "--cache-dir", ":".join(self.cache),
+                "--cache-size", str(cache_mib),
                 "--cache-group", group, "--group-ip", self.ip, "--group-port", str(self.port),
                 "--group-secret-file", self.secret_file, "--socket", self.socket,
                 "--metrics", f"{self.ip}:{self.http}", *lab.tls_flags(tls), *flags]
@@ -412,8 +414,8 @@ def rss_mib(pid):
 
 
 class FaultFs(Proc):
-    """A directory behind a file system that fails on command (tests/faultfs.c has the commands): path is what a daemon is given as its cache
-    directory, below is where its files really are."""
+    """A directory behind a file system that fails on command (tests/faultfs.c has the commands): path is what a daemon is given as its
+    cache directory, below is where its files really are."""
 
     def __init__(self, lab, name):
         folder = f"{lab.folder}/{name}"

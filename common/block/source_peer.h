@@ -97,8 +97,8 @@ static inline bool is_get(const struct block_req *req)
 	return !(req->flags & (REQ_FILL | REQ_PROBE));
 }
 
-/* source_peer_pick.c: how many, in this order, the first *ret_no_fill of them by NO_FILL. member: in
- * a daemon, a member waits for it (REQ_MEMBER is not looked at) */
+/* source_peer_pick.c: how many, in this order, the first *ret_no_fill of them by NO_FILL. member:
+ * in a daemon, a member waits for it (REQ_MEMBER is not looked at) */
 unsigned peer_pick(struct source_peer *sp, const struct block_req *req, bool member,
 		   struct peer *ret[PEER_TARGETS], unsigned *ret_no_fill);
 /* who may have a copy: each once */

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directories that are read page by page: what stays is listed once, whatever comes and goes meanwhile; who reads a little is not given all."""
+"""Directories that are read page by page: what stays is listed once, whatever comes and goes
+meanwhile; who reads a little is not given all."""
 import ctypes
 import os
 import sys

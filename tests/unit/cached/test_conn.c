@@ -256,7 +256,7 @@ static void asker_stop(struct asker *a)
 	world_free(a->w);
 }
 
-/* what this daemon cannot answer for reasons of its own: it is asked once more, as it may have it */
+/* what this daemon cannot answer for reasons of its own: it is asked once more, it may have it */
 static bool is_asked_again(int status)
 {
 	return status == -EBUSY || status == -EPERM ||

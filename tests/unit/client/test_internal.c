@@ -396,7 +396,7 @@ static void what_is_not_the_protocol_is_refused(void **state)
 					  "warmup fill 99999\n",
 					  "warmup steal 1\n",
 					  "info now\n",
-					  "warmup fill 1 2\n",
+					  "warmup fill 1 2 3\n",
 					  "warmup fill 1\nabc\n"};
 	struct world w;
 	struct ifile *f;
