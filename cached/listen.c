@@ -48,7 +48,7 @@ static int own_address(const struct daemon_conf *conf, char ret[MEMBER_ADDR_MAX]
 /* the configuration may have changed since it was made */
 static bool is_wanted(const struct daemon_conf *conf, int fd)
 {
-	struct sockaddr_storage a;
+	struct sockaddr_storage a = {0};
 	socklen_t len = sizeof(a);
 
 	if (getsockname(fd, (struct sockaddr *)&a, &len) == 0 && a.ss_family == AF_UNIX)

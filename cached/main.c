@@ -246,7 +246,7 @@ static bool would_start(const struct start *st, char *line, size_t n)
 	size_t have = 0;
 	ssize_t got = 1;
 	int fd = -1, status = 1, r;
-	pid_t pid;
+	pid_t pid = 0;
 
 	r = spawn_check(st, &pid, &fd);
 	(void)snprintf(line, n, "%s", r < 0 ? strerror(-r) : "");

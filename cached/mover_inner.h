@@ -52,7 +52,7 @@ int mover_ask(struct mover *m, struct peer *p, struct asked *a, bool bulk);
 /* waits for room; NULL: none, or the mover ends */
 struct buf *mover_memory(struct mover *m, size_t len);
 /* sleeps; false: it is time to end */
-bool mover_rest_locked(struct mover *m, uint64_t until_us);
+bool mover_rest_locked(struct mover *m, uint64_t until_us) REQUIRES(m->lock);
 void mover_unref(struct mover *m);
 void mover_move_run(struct workq_job *job); /* of a struct move, which it frees */
 

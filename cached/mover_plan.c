@@ -27,14 +27,15 @@ bool mover_holds(const struct cluster *base, const struct cluster *now, const ch
 		return true;
 	while (i < base->n || k < now->n) {
 		const struct member *b = i < base->n ? &base->members[i] : NULL;
-		const struct member *n = k < now->n ? &now->members[k] : NULL;
+		const struct member *n = k < now->n ? &now->members[k] : NULL, *one;
 		int d = !b ? 1 : !n ? -1 : strcmp(b->id, n->id);
 
 		b = d <= 0 ? b : NULL;
 		n = d >= 0 ? n : NULL;
 		i += d <= 0;
 		k += d >= 0;
-		if (strcmp((b ? b : n)->id, self) == 0)
+		one = b ? b : n;
+		if (!one || strcmp(one->id, self) == 0)
 			continue;
 		if (!push_holds(b, n))
 			return false;

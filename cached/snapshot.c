@@ -257,9 +257,9 @@ int snapshot_recover(const struct snapshot *sn, struct disk *d, struct index *ix
 {
 	struct load l = {.view = &sn->view, .disk = d, .ix = ix};
 	pthread_t threads[LOADERS - 1];
-	struct snapshot_place place;
-	unsigned n = 0, checked;
-	uint64_t first, blocks;
+	struct snapshot_place place = {0};
+	unsigned n = 0, checked = 0;
+	uint64_t first = 0, blocks = 0;
 	int r = hash128_eq(volume, &sn->view.volume) ? snapshot_place(d, &place) : -ENOENT;
 
 	if (r == 0)

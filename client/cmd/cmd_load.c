@@ -105,8 +105,7 @@ static int unseal(const struct load_options *o, const char *path, int *ret_fd, c
 		return r;
 	}
 	(void)snprintf(ret_path, 32, "/proc/self/fd/%d", fd);
-	*ret_fd = fd;
-	fd = -1;
+	*ret_fd = TAKE_FD(fd);
 	return 0;
 }
 

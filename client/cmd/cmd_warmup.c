@@ -366,7 +366,7 @@ static int warmup(struct warmup *w, char **paths, size_t n)
 static int pin_date(const struct warmup_conf *conf, uint64_t *ret, struct str *err)
 {
 	struct tm tm = {.tm_isdst = -1};
-	const char *rest = conf->pin_until;
+	const char *rest;
 	time_t now = time(NULL), at;
 
 	*ret = conf->pin_us ? (uint64_t)now + conf->pin_us / 1000000 : 0;

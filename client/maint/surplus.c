@@ -61,7 +61,7 @@ static int count_lists(struct search *s)
 
 	pipe_init(&p, s->scan);
 	for (size_t at = 0; at < s->lists.cap && r == 0;) {
-		const struct numslot *now[AT_ONCE];
+		const struct numslot *now[AT_ONCE] = {NULL};
 
 		pipe_reset(&p);
 		for (; at < s->lists.cap && p.n < AT_ONCE; at++) {
@@ -75,7 +75,7 @@ static int count_lists(struct search *s)
 			pipe_add(&p, "LRANGE", key, "0", "-1", (char *)NULL);
 		}
 		r = pipe_run(&p);
-		for (size_t i = 0; i < p.n && r == 0; i++) {
+		for (size_t i = 0; i < p.n && now[i] && r == 0; i++) {
 			r = slices_of_list(p.reply[i], now[i]->a, (uint32_t)now[i]->b, count_record,
 					   s);
 			r = r == -EPROTO ? 0 : r; /* damaged: told elsewhere */

@@ -446,7 +446,7 @@ int redis_quota_check(struct meta *m, enum quota_kind kind, uint64_t id, bool re
 {
 	struct meta_redis *mr = redis_engine(m);
 	struct quota q, as_it_is = {.kind = kind, .id = id, .max_space = -1, .max_inodes = -1};
-	struct tree_sum sum;
+	struct tree_sum sum = {0};
 	int r = redis_quota_get(m, kind, id, &q);
 
 	if (!r)

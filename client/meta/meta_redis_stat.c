@@ -284,7 +284,7 @@ int stat_flush(struct meta_redis *mr, uint64_t deadline_us)
 				log_warn("statistics of some directories are lost (fsck "
 					 "--sync-dir-stat, quota check --repair): %s",
 					 strerror(-r));
-			flight_end(mr, f, STAT_BATCH);
+			flight_end(mr, f, f->n);
 			r = 0;
 		}
 		if (!r) {

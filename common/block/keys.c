@@ -153,7 +153,7 @@ void secret_fini(struct secret *s)
 bool secret_eq(const struct secret *a, const struct secret *b)
 {
 	for (; a && b; a = a->next, b = b->next)
-		if (a->len != b->len || memcmp(a->b, b->b, a->len) != 0)
+		if (a->len != b->len || (a->len && memcmp(a->b, b->b, a->len) != 0))
 			return false;
 	return a == b;
 }

@@ -58,7 +58,7 @@ static void pick_add_members(struct pick *k, const uint32_t *m, size_t n)
 /* who is down or slow goes last; the order is kept otherwise */
 static void pick_healthy_first(struct pick *k)
 {
-	struct peer *sick[PEER_TARGETS];
+	struct peer *sick[PEER_TARGETS] = {NULL};
 	unsigned well = 0, n_sick = 0;
 
 	for (unsigned i = 0; i < k->n; i++)

@@ -161,12 +161,12 @@ static void try_cold(struct peer_try *t)
 	*c = (struct cold_read){
 		.job = {.run = cold_run, .end = cold_end, .late = cold_late},
 		.t = t,
-		.fd = TAKE_PTR(t->fd),
-		.buf = TAKE_PTR(t->buf),
 		.key = t->req->key,
 		.off = t->req->off,
 		.len = t->req->len,
 	};
+	c->fd = TAKE_PTR(t->fd);
+	c->buf = TAKE_PTR(t->buf);
 	if (diskq_push(t->env->disk, &c->job) < 0) /* bounded: each holds memory of the pool */
 		cold_end(&c->job, -EHOSTDOWN);
 }
