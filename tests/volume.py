@@ -52,6 +52,8 @@ class Volume:
             types.type(k)
         types = types.execute()
         values = client.pipeline(transaction=False)
+        there = [(k, t) for k, t in zip(keys, types) if t != b"none"]  # some end by themselves
+        keys, types = [k for k, _ in there], [t for _, t in there]
         for k, t in zip(keys, types):
             {b"string": values.get, b"hash": values.hgetall, b"set": values.smembers, b"list": lambda k: values.lrange(k, 0, -1),
              b"zset": lambda k: values.zrange(k, 0, -1, withscores=True)}[t](k)

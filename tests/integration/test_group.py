@@ -32,6 +32,7 @@ def test_G11_an_empty_member_list_is_not_believed(lab, redis, file_volume):
     """Redis failed over to a replica that has the volume, and not the group"""
     daemons = [lab.daemon(file_volume, n, flags=["--join-now"]) for n in (1, 2)]
     wait_for("members", lambda: len(members(lab, file_volume)) == 2)
+    wait_for("both to know it", lambda: all("2 member(s)" in d.text() for d in daemons))
     m = lab.group_mount(file_volume)
     for i in range(8):
         write_file(m.path(f"f{i}"), noise(1 << 20, i + 1))
