@@ -152,7 +152,7 @@ def test_two_stoke_mounts_on_the_same_names(lab, redis, juicefs, trash):
 
 @pytest.mark.parametrize("trash", [
     pytest.param("0", id="no-trash", marks=pytest.mark.xfail(
-        strict=False, reason="a directory's statistics come out wrong in one of three runs on an idle machine; whose fault it is, is open")),
+        strict=False, reason="a directory's statistics come out wrong in one of three runs on an idle machine; who is at fault is open")),
     pytest.param("1", id="trash")])
 def test_stoke_and_juicefs_on_the_same_names(lab, redis, juicefs, trash):
     """What JuiceFS 1.4.2 gets wrong by itself, with two JuiceFS mounts as well, is not asked of it: statistics of directories
